@@ -2,7 +2,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from tbmq.packets import Packet
+from tbmq.packets import Packet, Properties
 
 class ScanResult(NamedTuple):
     packets: int
@@ -28,3 +28,4 @@ class Decoder:
 
 def encode(packet: Packet, protocol_level: int, *, client: bool = False) -> bytes: ...
 def scan(data: Buffer, protocol_level: int, *, client: bool = False) -> ScanResult: ...
+def encode_properties(properties: Properties, packet: int) -> bytes: ...

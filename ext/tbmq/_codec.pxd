@@ -87,3 +87,37 @@ cdef int open_properties(
     Cursor* body, uint8_t packet, Sender sender, uint32_t max_properties, PropertySection* section
 ) noexcept nogil
 cdef int next_property(PropertySection* section, Property* found) noexcept nogil
+
+
+cdef class Decoder:
+    cdef uint8_t* buffer          # bytes of a packet that is not complete yet; NULL when there are none
+    cdef size_t size              # how many
+    cdef size_t capacity          # at most twice of what has arrived
+    cdef Sender sender            # the other side
+    cdef Limits limits
+    cdef int level                # 0: before CONNECT
+    cdef int announced_level      # in which to refuse the last CONNECT; 0: it is not MQTT at all
+    cdef int error_code           # 0 while the stream is fine
+    cdef str error_detail
+
+    cdef size_t decode_all(self, const uint8_t* data, size_t available, list found) except? 0
+    cdef int keep(self, const uint8_t* data, size_t size) except -1
+    cdef void forget(self, size_t used) noexcept
+    # One whole body as a tbmq.packets object; raises PacketError. For callers that frame by themselves.
+    cdef object read_body(self, const Header* header, Cursor* body)
+    cdef dict read_properties(self, Cursor* body, uint8_t packet)
+    cdef dict collect_properties(self, PropertySection* section)
+    cdef dict read_view_properties(self, const Span* section_bytes, PacketType packet)
+    cdef object read_publish(self, uint8_t first, Cursor* body)
+    cdef object read_ack(self, PacketType packet, Cursor* body)
+    cdef object read_connect(self, const Header* header, Cursor* body)
+    cdef object read_will(self, int level, int qos, bint retain, Cursor* body)
+    cdef object read_connack(self, Cursor* body)
+    cdef object read_subscribe(self, Cursor* body)
+    cdef object read_subscription(self, str topic_filter, int options)
+    cdef object read_unsubscribe(self, Cursor* body)
+    cdef object read_suback(self, Cursor* body)
+    cdef object read_unsuback(self, Cursor* body)
+    cdef list read_codes(self, Cursor* body, PacketType packet)
+    cdef object read_disconnect(self, Cursor* body)
+    cdef object read_auth(self, Cursor* body)

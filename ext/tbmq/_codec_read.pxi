@@ -78,15 +78,6 @@ cdef class Decoder:
     call that has none to return, and every later one, raises the same PacketError.
     """
 
-    cdef uint8_t* buffer          # bytes of a packet that is not complete yet; NULL when there are none
-    cdef size_t size              # how many
-    cdef size_t capacity          # at most twice of what has arrived
-    cdef Sender sender            # the other side
-    cdef Limits limits
-    cdef int level                # 0: before CONNECT
-    cdef int error_code           # 0 while the stream is fine
-    cdef str error_detail
-
     def __cinit__(self, *, bint client=False, int protocol_level=0, uint32_t max_packet_bytes=268_435_460,
                   uint32_t max_topic_levels=128, uint32_t max_properties=1024):
         if client or protocol_level:
@@ -289,11 +280,14 @@ cdef class Decoder:
     cdef object read_connect(self, const Header* header, Cursor* body):
         cdef str name = string_of(body)
         cdef int level, flags, keep_alive_s, will_qos
+        self.announced_level = 0
         if name != "MQTT" and name != "MQIsdp":
             raise PacketError(UNSUPPORTED_VERSION, "the protocol name is not known")
         level = byte_of(body)
+        self.announced_level = 4  # every version can read a 3.1.1 refusal
         if protocol.PROTOCOL_NAMES.get(level) != name:
             raise PacketError(UNSUPPORTED_VERSION, f"protocol level {level} of {name} is not known")
+        self.announced_level = level
         if level == 5 and 1 + varint_size(header.body_bytes) != <int>header.size:
             raise PacketError(MALFORMED, "the remaining length is longer than its shortest form")
         flags = byte_of(body)

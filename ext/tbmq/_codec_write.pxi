@@ -119,6 +119,12 @@ cdef int put_property(_Body body, int identifier, value) except -1:
 cdef int put_properties(_Body body, dict properties, int packet, Sender sender) except -1:
     """Writes the whole section. `packet` is the packet type, 0 for the will."""
     cdef _Body section = _Body()
+    put_property_list(section, properties, packet, sender)
+    body.put_varint(<uint32_t>in_range(section.size, 0, protocol.MAX_REMAINING_LENGTH, "the size of the properties"))
+    return body.put_raw(section.data, section.size)
+
+
+cdef int put_property_list(_Body section, dict properties, int packet, Sender sender) except -1:
     cdef int identifier
     cdef uint16_t bit = <uint16_t>(1 << packet)
     for name, value in properties.items():
@@ -134,8 +140,7 @@ cdef int put_properties(_Body body, dict properties, int packet, Sender sender) 
                 put_property(section, identifier, item)
         else:
             put_property(section, identifier, value)
-    body.put_varint(<uint32_t>in_range(section.size, 0, protocol.MAX_REMAINING_LENGTH, "the size of the properties"))
-    return body.put_raw(section.data, section.size)
+    return 0
 
 
 cdef int put_packet_id(_Body body, packet_id) except -1:
@@ -380,3 +385,10 @@ cdef dict WRITERS = {
     packets.Disconnect: _write_disconnect,
     packets.Auth: _write_auth,
 }
+
+
+def encode_properties(dict properties not None, int packet) -> bytes:
+    """A property section without its length, as a client writes it into this packet type (0: the will)."""
+    cdef _Body body = _Body()
+    put_property_list(body, properties, packet, FROM_CLIENT)
+    return PyBytes_FromStringAndSize(<char*>body.data, body.size)

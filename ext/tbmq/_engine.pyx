@@ -1,0 +1,598 @@
+# cython: language_level=3
+"""The hot path of one worker: sockets to sockets in C, policy in Python.
+
+    epoll ──▶ read one buffer ──▶ all packets in it ──▶ PUBLISH: match, copy into each subscriber's output
+      ▲            (_engine_input)      │                    (_engine_publish, _engine_deliver)
+      │                                 ├── acks, PINGREQ: windows and answers, here (_engine_publish)
+      │                                 └── CONNECT, SUBSCRIBE ...: `handler` in Python
+      └── every connection that was touched is written once per round (_engine_output)
+
+An Engine has an epoll descriptor of its own, which the worker's uvloop watches: one Python call serves all sockets that are
+ready, where a protocol object per socket would cost one call each. Sockets are edge-triggered and registered once, so
+pausing and resuming a connection needs no system call. The engine owns connections, sessions' flows (windows, queues) and
+the subscriptions' trie; it knows no asyncio, no logging and no policy.
+
+    Connection   the socket: input left over, output waiting, limits, timers. Gone when the socket is.
+    Session      what outlives it: packet ids, window, queue, received ids. Its `number` is the subscriber in the trie.
+
+Guarantees: packets of one connection are handled in order, its acks leave in order; a connection's output, a session's
+queue and a packet's size are bounded; an exception in Python code costs only the connection that caused it.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport close as close_fd
+from tbmq._codec cimport (
+    AUTH,
+    CONNECT,
+    DISCONNECT,
+    FROM_CLIENT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    AckView,
+    Decoder,
+    Header,
+    Limits,
+    PacketType,
+    Property,
+    PropertySection,
+    PublishView,
+    decode_ack,
+    decode_publish,
+    next_property,
+    read_header,
+)
+from tbmq._message cimport (
+    NO_EXPIRY,
+    Message,
+    message_bytes,
+    message_payload,
+    message_properties,
+    message_topic,
+    new_message,
+    release,
+    remaining_expiry_s,
+)
+from tbmq._subscribers cimport Group, Match, SubscriberList, Target
+from tbmq._topic_tree cimport ADDED, NO_MEMORY, REPLACED
+from tbmq._trie cimport SubscriptionTrie, TopicTrie
+from tbmq._window cimport (
+    HELD_BACK,
+    RELEASED,
+    SENT,
+    Delivery,
+    IdSet,
+    Queue,
+    Window,
+    drop_delivery,
+    ids_add,
+    ids_clear,
+    ids_contain,
+    ids_remove,
+    queue_at,
+    queue_clear,
+    queue_pop,
+    queue_push,
+    window_clear,
+    window_find,
+    window_insert,
+    window_next_id,
+    window_remove,
+)
+from tbmq._wire cimport (
+    MALFORMED,
+    NEED_MORE,
+    OK,
+    Cursor,
+    Span,
+    store_u16,
+    store_u32,
+    store_varint,
+    take_varint,
+    varint_size,
+)
+
+from tbmq import protocol
+from tbmq._codec import encode
+from tbmq.errors import PacketError
+
+cdef extern from "<sys/epoll.h>" nogil:
+    enum: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
+    const uint32_t EPOLLET
+    ctypedef union epoll_data_t:
+        void* ptr
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
+
+cdef extern from "<sys/socket.h>" nogil:
+    enum: MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void* data, size_t size, int flags)
+    ssize_t send(int fd, const void* data, size_t size, int flags)
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    int shutdown(int fd, int how)
+
+cdef enum:
+    NOBODY = 0xFFFFFFFF          # a session number that nobody has
+    EVENTS = 256                 # sockets taken per epoll_wait
+    READ_BYTES = 65_536          # most that is read from one socket in one go
+    CARRY_BYTES = 65_536         # an incomplete packet below this is moved in front of the next read
+    ROUND_NS = 2_000_000         # after this long in one run() the loop gets its turn
+    LARGE_FRAME_BYTES = 32_768   # from here on a frame is written straight from its source when the socket takes it
+    WHEEL_SLOTS = 1024           # seconds; longer deadlines go around more than once
+    POOL_CLASSES = 12            # output buffers of 4 KiB << class
+    LINGER_S = 2                 # time for a peer to read our last packet
+
+# Why a message was not delivered, and why a connection ended: counted by these names.
+cdef enum:
+    DROP_SLOW_READER = 0         # QoS 0 for a client whose output is full
+    DROP_QUEUE_FULL = 1          # the oldest of a full queue
+    DROP_EXPIRED = 2
+    DROP_TOO_LARGE = 3           # over the client's Maximum Packet Size
+    DROP_NO_MEMORY = 4
+    DROP_OFFLINE_QOS0 = 5        # QoS 0 for a client that is away
+    DROP_RETAINED_LIMIT = 6      # delivered, but not retained
+    DROPS = 7
+
+DROP_NAMES = (
+    "slow_reader", "queue_full", "expired", "too_large", "no_memory", "offline_qos0", "retained_limit"
+)
+
+cdef struct Counters:
+    uint64_t packets_in[16]
+    uint64_t packets_out[16]
+    uint64_t bytes_in
+    uint64_t bytes_out
+    uint64_t messages_in[3]      # PUBLISH by QoS
+    uint64_t messages_out[3]
+    uint64_t drops[DROPS]
+    uint64_t duplicates_in       # QoS 2 PUBLISH seen again before its PUBREL
+    uint64_t stray_acks          # acks for packet ids that are not in flight
+    uint64_t reads
+    uint64_t writes
+    uint64_t pauses              # a publisher stopped for a slow subscriber
+
+cdef struct Settings:
+    uint32_t high_water_bytes    # output above this makes a subscriber congested
+    uint32_t low_water_bytes     # and below this ready again
+    uint64_t max_output_bytes    # QoS 0 beyond this is dropped
+    uint32_t slow_after_ms       # congested this long: publishers no longer wait for it
+    uint32_t max_inflight        # our side's window towards clients that announce none
+    uint32_t receive_maximum     # QoS 1 and 2 that a v5 client may have unacknowledged
+    uint32_t max_retained
+    uint32_t max_retained_bytes  # largest retained payload
+
+
+@cython.final
+cdef class Session:
+    """The part of a client's state that the hot path needs; policy hangs its own on `state`."""
+
+    cdef readonly Engine engine
+    cdef readonly uint32_t number        # subscriber in the trie; index in engine.sessions
+    cdef readonly str client_id
+    cdef public object state             # whatever the policy keeps with the session
+    cdef public bint keeps_messages      # QoS 1 and 2 are queued while the client is away
+    cdef public uint32_t max_queued
+    cdef Connection connection           # None while the client is away
+    cdef Window window                   # sent, not acknowledged
+    cdef Queue queue                     # waiting
+    cdef IdSet received                  # QoS 2 ids between PUBLISH and PUBREL
+    cdef uint32_t held_back              # entries of the window that are not sent again yet
+
+    def __cinit__(self, Engine engine, uint32_t number, str client_id):
+        self.engine = engine
+        self.number = number
+        self.client_id = client_id
+        self.max_queued = 1000
+
+    def __dealloc__(self):
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
+
+    @property
+    def current_connection(self):
+        return self.connection
+
+    @property
+    def queued(self):
+        return self.queue.count
+
+    @property
+    def inflight(self):
+        return self.window.count
+
+    @property
+    def received_ids(self):
+        return self.received.count
+
+    def forget_flows(self):
+        """Clean start: what was in flight or queued is gone."""
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
+
+
+@cython.final
+cdef class Connection:
+    """One socket. Python sees it in the handler's calls; the fields of the hot path are C."""
+
+    cdef readonly Engine engine
+    cdef Session session                 # None before the policy accepted CONNECT
+    cdef public object context           # whatever the policy keeps with the connection
+    cdef readonly str peer               # "address:port", for logs
+    cdef object transport                # instead of a socket: something with write() and close() (TLS)
+    cdef int fd                          # -1: closed, or a transport
+    cdef int level                       # protocol level; 0 before CONNECT
+    cdef Limits limits                   # what we accept
+    cdef uint32_t max_outgoing_bytes     # the client's Maximum Packet Size
+    cdef uint32_t send_quota             # the client's Receive Maximum
+    cdef bint open                       # False once close() began: nothing is read or delivered any more
+    cdef bint suspended                  # the policy waits for something: no packet is handled
+    cdef bint lingering                  # our last packet is out; waiting for the peer to close
+    cdef bint readable                   # an edge was seen and not yet read dry
+    cdef bint hung_up                    # the peer closed its side, or the socket failed: read until the end
+    cdef bint ready_listed               # in engine.ready
+    # input
+    cdef uint8_t* pending                # start of a packet that is not complete
+    cdef size_t pending_size
+    cdef size_t pending_capacity
+    cdef char** alias_in                 # topics by alias, each with its length in front; NULL until used
+    cdef uint16_t alias_in_maximum
+    cdef dict alias_out                  # topic -> alias that we have told the client
+    cdef uint16_t alias_out_maximum
+    cdef uint32_t unsent_acks            # QoS 1 and 2 received whose ack is still in our output
+    # output
+    cdef uint8_t* out
+    cdef size_t out_start
+    cdef size_t out_end
+    cdef size_t out_capacity
+    cdef bint touched                    # in engine.touched
+    cdef bint blocked                    # the socket took no more; an edge will tell
+    # flow
+    cdef bint congested                  # output over high water: publishers wait
+    cdef bint slow                       # has been congested for too long: publishers do not wait
+    cdef int64_t congested_since_ms
+    cdef list waiters                    # connections that wait for this one
+    cdef bint paused                     # waits for a congested subscriber: not read
+    # timers
+    cdef uint32_t keep_alive_ms          # 1.5 times the keep-alive; 0: none
+    cdef int64_t last_seen_ms
+    cdef int64_t deadline_ms             # of CONNECT, or of lingering; 0: none
+    cdef int64_t wheel_s                 # the second in whose slot it waits; -1: in none
+
+    def __cinit__(self):
+        self.fd = -1
+        self.wheel_s = -1
+
+    def __dealloc__(self):
+        cdef int i
+        if self.fd >= 0:
+            close_fd(self.fd)
+        free(self.pending)
+        free(self.out)
+        if self.alias_in != NULL:
+            for i in range(self.alias_in_maximum + 1):
+                free(self.alias_in[i])
+            free(self.alias_in)
+
+    @property
+    def current_session(self):
+        return self.session
+
+    @property
+    def is_open(self):
+        return self.open
+
+    @property
+    def protocol_level(self):
+        return self.level
+
+    @property
+    def output_bytes(self):
+        return self.out_end - self.out_start
+
+    def fileno(self):
+        return self.fd
+
+    def accept(self, Session session not None, int protocol_level, *, uint32_t max_packet_bytes,
+               uint32_t max_outgoing_bytes, uint32_t receive_maximum, uint32_t keep_alive_ms,
+               int topic_alias_maximum, int alias_out_maximum):
+        """CONNECT was accepted: from here on the session's messages flow. Resends what was in flight."""
+        self.level = protocol_level
+        self.limits.max_packet_bytes = max_packet_bytes
+        self.max_outgoing_bytes = max_outgoing_bytes
+        self.send_quota = min(receive_maximum, self.engine.settings.max_inflight)
+        self.keep_alive_ms = keep_alive_ms
+        self.deadline_ms = 0
+        self.alias_in_maximum = <uint16_t>topic_alias_maximum
+        self.alias_out_maximum = <uint16_t>alias_out_maximum
+        self.session = session
+        session.connection = self
+        arm(self.engine, self)
+        resend(self.engine, session)
+
+    def send(self, packet):
+        """Any packet object, encoded for this connection's level."""
+        self.send_raw(encode(packet, self.level or 4))
+
+    def send_raw(self, bytes data not None):
+        cdef uint8_t* place
+        if self.open:
+            place = reserve(self.engine, self, len(data))
+            if place == NULL:
+                raise MemoryError()
+            memcpy(place, PyBytes_AS_STRING(data), len(data))
+            self.out_end += len(data)
+            self.engine.counters.packets_out[<uint8_t>data[0] >> 4] += 1
+
+    def suspend(self):
+        """Handle no further packet until `resume`: the policy is waiting for an answer."""
+        self.suspended = True
+
+    def resume(self):
+        if self.suspended and self.open:
+            self.suspended = False
+            make_ready(self.engine, self)
+
+    def receive(self, data):
+        """Bytes that came through a transport (TLS)."""
+        cdef Py_buffer view
+        if not self.open:
+            return
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            take_input(self.engine, self, <const uint8_t*>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    def writable(self, bint can_write):
+        """Flow control of a transport: its own buffer is full, or has room again."""
+        self.blocked = not can_write
+        if can_write:
+            touch(self.engine, self)
+
+    def close(self, bint flush=True):
+        """Ends the connection; with `flush` what is in the output is sent first, and the peer gets time to read it."""
+        end_connection(self.engine, self, flush)
+
+    def abandon(self):
+        """Takes the socket out of the engine without closing it; answers (descriptor, bytes read but not handled)."""
+        cdef int fd = self.fd
+        cdef bytes rest = PyBytes_FromStringAndSize(<char*>self.pending, self.pending_size)
+        self.open = False
+        self.fd = -1
+        epoll_ctl(self.engine.epoll_fd, EPOLL_CTL_DEL, fd, NULL)
+        forget_connection(self.engine, self)
+        return fd, rest
+
+
+@cython.final
+cdef class Engine:
+    """See the head of this file. All methods run on the worker's loop and do not wait.
+
+    `handler` has: on_packet(connection, packet), on_violation(connection, reason_code, detail),
+    on_lost(connection) when the peer went without DISCONNECT, on_closed(connection) always and last,
+    on_timeout(connection, connected), on_exception(connection), and wake(engine) to have `run` called soon.
+    """
+
+    cdef public object handler
+    cdef readonly SubscriptionTrie subscriptions
+    cdef readonly TopicTrie retained     # topic -> Message*
+    cdef readonly uint64_t retained_bytes
+    cdef Counters counters
+    cdef Settings settings
+    cdef int epoll_fd
+    cdef epoll_event* events
+    cdef uint8_t* read_buffer            # CARRY_BYTES + READ_BYTES
+    cdef Decoder decoder                 # builds packet objects for the handler
+    cdef PyObject** sessions             # by number; owns a reference; NULL: free
+    cdef uint32_t n_sessions             # numbers given out so far
+    cdef uint32_t capacity_sessions
+    cdef list free_numbers
+    cdef set connections                 # owns them
+    cdef list touched                    # have output that nobody tried to send yet
+    cdef list ready                      # have input, or packets, that were not handled yet
+    cdef list congested                  # over high water
+    cdef list graveyard                  # closed in this round: kept until events of this round are done
+    cdef list wheel                      # WHEEL_SLOTS sets of connections
+    cdef int64_t wheel_at_s              # the last second that was handled
+    cdef readonly int64_t now_ms         # monotonic, as of this round
+    cdef readonly uint64_t wall_ms       # wall clock, as of this round
+    cdef bint running                    # inside run(): the end of the round will flush
+    cdef bint woken                      # handler.wake() was called and run() has not come yet
+    cdef Connection publisher            # whose PUBLISH is being delivered; None: nobody can be paused
+    cdef uint8_t* scratch                # one frame per layout, see _engine_deliver
+    cdef uint8_t* stripped               # properties of a PUBLISH without those that are not forwarded
+    cdef size_t stripped_capacity
+    cdef uint8_t* pool[POOL_CLASSES]     # free output buffers, linked through their first bytes
+    cdef uint64_t pool_bytes
+
+    def __cinit__(self, handler, *, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
+                  uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024,
+                  uint32_t max_retained=1_000_000, uint32_t max_retained_bytes=1_048_576):
+        self.handler = handler
+        self.settings = Settings(
+            high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
+            max_retained, max_retained_bytes
+        )
+        self.subscriptions = SubscriptionTrie()
+        self.retained = TopicTrie()
+        self.decoder = Decoder()
+        self.connections, self.free_numbers = set(), []
+        self.touched, self.ready, self.congested, self.graveyard = [], [], [], []
+        self.wheel = [set() for _ in range(WHEEL_SLOTS)]
+        self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll_fd < 0:
+            raise OSError(errno, "epoll_create1 failed")
+        self.events = <epoll_event*>malloc(EVENTS * sizeof(epoll_event))
+        self.read_buffer = <uint8_t*>malloc(CARRY_BYTES + READ_BYTES)
+        self.scratch = <uint8_t*>malloc(LAYOUTS * LAYOUT_BYTES)
+        if self.events == NULL or self.read_buffer == NULL or self.scratch == NULL:
+            raise MemoryError()
+        read_clocks(self)
+        self.wheel_at_s = self.now_ms // 1000
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        cdef uint8_t* buffer
+        for i in range(self.n_sessions):
+            if self.sessions[i] != NULL:
+                Py_DECREF(<object>self.sessions[i])
+        free(self.sessions)
+        for i in range(POOL_CLASSES):
+            while self.pool[i] != NULL:
+                buffer = self.pool[i]
+                self.pool[i] = (<uint8_t**>buffer)[0]
+                free(buffer)
+        free(self.events)
+        free(self.read_buffer)
+        free(self.scratch)
+        free(self.stripped)
+        if self.epoll_fd >= 0:
+            close_fd(self.epoll_fd)
+
+    def fileno(self):
+        """The epoll descriptor: readable when `run` has something to do."""
+        return self.epoll_fd
+
+    def adopt(self, int fd, str peer, *, uint32_t max_connect_packet_bytes, uint32_t max_topic_levels,
+              uint32_t connect_timeout_ms, bytes initial=b"", object transport=None) -> Connection:
+        """Takes over a connected, non-blocking socket (or, with fd -1, a transport) and waits for its CONNECT.
+
+        `initial`: bytes of it that were read already.
+        """
+        cdef Connection connection = Connection.__new__(Connection)
+        cdef epoll_event event
+        read_clocks(self)
+        connection.engine = self
+        connection.peer = peer
+        connection.transport = transport
+        connection.limits = Limits(max_connect_packet_bytes, max_topic_levels, 1024)
+        connection.open = True
+        connection.last_seen_ms = self.now_ms
+        connection.deadline_ms = self.now_ms + connect_timeout_ms
+        if fd >= 0:
+            event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+            event.data.ptr = <void*>connection
+            if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
+                raise OSError(errno, "epoll_ctl failed")
+            connection.fd = fd
+        self.connections.add(connection)
+        arm(self, connection)
+        if initial:
+            keep_pending(connection, <const uint8_t*>PyBytes_AS_STRING(initial), len(initial))
+            make_ready(self, connection)
+        return connection
+
+    def run(self):
+        """Serves everything that is ready, for at most about ROUND_NS; asks to be called again when something is left."""
+        run_rounds(self)
+
+    def tick(self):
+        """Once or twice a second: keep-alive, CONNECT deadlines, slow subscribers, lingering sockets."""
+        read_clocks(self)
+        turn_wheel(self)
+        judge_congested(self)
+        flush_touched(self)
+
+    def new_session(self, str client_id not None) -> Session:
+        cdef uint32_t number
+        cdef Session session
+        cdef PyObject** grown
+        if self.free_numbers:
+            number = self.free_numbers.pop()
+        else:
+            if self.n_sessions == self.capacity_sessions:
+                grown = <PyObject**>realloc(self.sessions, max(2 * self.n_sessions, <uint32_t>64) * sizeof(PyObject*))
+                if grown == NULL:
+                    raise MemoryError()
+                self.sessions = grown
+                self.capacity_sessions = max(2 * self.n_sessions, <uint32_t>64)
+            number = self.n_sessions
+            self.n_sessions += 1
+            self.sessions[number] = NULL
+        session = Session.__new__(Session, self, number, client_id)
+        Py_INCREF(session)
+        self.sessions[number] = <PyObject*>session
+        return session
+
+    def drop_session(self, Session session not None):
+        """Forgets a session for good. Its subscriptions must have been taken out of the trie before."""
+        if session.connection is not None:
+            raise ValueError("the session is still connected")
+        if self.sessions[session.number] == <PyObject*>session:
+            session.forget_flows()
+            self.sessions[session.number] = NULL
+            self.free_numbers.append(session.number)
+            Py_DECREF(session)
+
+    def publish(self, bytes topic not None, bytes payload not None, *, int qos=0, bint retain=False,
+                bytes properties=b"", object expiry_s=None, Session publisher=None) -> int:
+        """A message that no socket brought: a will, a delayed one, the system's. Answers how many subscribers got it."""
+        cdef Publication publication
+        start_publication(self, &publication)
+        publication.topic = Span(<const uint8_t*>PyBytes_AS_STRING(topic), <uint32_t>len(topic))
+        publication.payload = Span(<const uint8_t*>PyBytes_AS_STRING(payload), <uint32_t>len(payload))
+        publication.properties = Span(<const uint8_t*>PyBytes_AS_STRING(properties), <uint32_t>len(properties))
+        publication.qos, publication.retain = qos, retain
+        publication.expiry_s = NO_EXPIRY if expiry_s is None else <uint32_t>expiry_s
+        publication.publisher = NOBODY if publisher is None else publisher.number
+        self.publisher = None
+        return dispatch(self, &publication)
+
+    def replay_retained(self, Session session not None, bytes topic not None, int qos, uint32_t identifier) -> bool:
+        """Sends the retained message of one topic, if there still is one, as a subscription's first messages."""
+        cdef uint64_t value = 0
+        if not self.retained.look_up(<const uint8_t*>PyBytes_AS_STRING(topic), len(topic), &value):
+            return False
+        return send_retained(self, session, <Message*><size_t>value, qos, identifier)
+
+    def statistics(self) -> dict:
+        cdef int i
+        return {
+            "connections": len(self.connections),
+            "sessions": self.n_sessions - len(self.free_numbers),
+            "retained": len(self.retained),
+            "retained_bytes": self.retained_bytes,
+            "congested": len(self.congested),
+            "bytes_in": self.counters.bytes_in,
+            "bytes_out": self.counters.bytes_out,
+            "reads": self.counters.reads,
+            "writes": self.counters.writes,
+            "pauses": self.counters.pauses,
+            "stray_acks": self.counters.stray_acks,
+            "duplicates_in": self.counters.duplicates_in,
+            "messages_in": [self.counters.messages_in[i] for i in range(3)],
+            "messages_out": [self.counters.messages_out[i] for i in range(3)],
+            "packets_in": {t.name.lower(): self.counters.packets_in[t] for t in protocol.PacketType},
+            "packets_out": {t.name.lower(): self.counters.packets_out[t] for t in protocol.PacketType},
+            "dropped": {DROP_NAMES[i]: self.counters.drops[i] for i in range(DROPS)},
+        }
+
+
+include "_engine_output.pxi"
+include "_engine_deliver.pxi"
+include "_engine_publish.pxi"
+include "_engine_input.pxi"

@@ -1,0 +1,459 @@
+# Delivery: one publication to its subscribers. Part of _engine.pyx.
+#
+#   Publication  the message as it passes: spans into the buffer that brought it, and lazily
+#                - `message`: a counted copy, made when a session has to keep it (QoS 1 and 2, retained)
+#                - `frames`: its bytes on the wire, made once per layout (level below 5 or 5, times QoS) in engine.scratch;
+#                  a subscriber's copy differs only in the retain bit and the packet id
+#
+# No Python code runs between the match and the last delivery: the match belongs to the trie and must not change.
+
+cdef enum:
+    LAYOUTS = 6
+    LAYOUT_BYTES = 8192          # larger frames are written for each subscriber
+
+cdef struct Frame:
+    uint32_t size                # 0: not made yet
+    uint32_t id_at               # where the packet id goes
+
+cdef struct Publication:
+    Span topic
+    Span properties              # forwarded as they are
+    Span payload
+    uint64_t received_ms
+    uint32_t expiry_s            # as received
+    uint32_t publisher           # session number, or NOBODY
+    uint8_t qos
+    bint retain
+    bint over_limit              # it should have been retained, but a limit forbade it
+    bint is_replay               # a retained message for a new subscription: its retain flag stays
+    Message* message             # NULL until somebody has to keep it; one reference is ours
+    Frame frames[LAYOUTS]
+
+cdef struct Outgoing:            # one PUBLISH as a particular subscriber gets it
+    Span topic
+    Span properties
+    Span payload
+    const uint32_t* identifiers
+    uint32_t n_identifiers
+    uint32_t expiry_s            # remaining; NO_EXPIRY: none
+    uint16_t packet_id
+    uint16_t alias               # 0: none
+    uint8_t qos
+    bint retain
+    bint dup
+
+
+cdef inline void start_publication(Engine engine, Publication* publication) noexcept:
+    memset(publication, 0, sizeof(Publication))
+    publication.received_ms = engine.wall_ms
+    publication.expiry_s = NO_EXPIRY
+    publication.publisher = NOBODY
+
+
+cdef inline void end_publication(Publication* publication) noexcept:
+    if publication.message != NULL:
+        release(publication.message)
+        publication.message = NULL
+
+
+cdef Message* message_of(Publication* publication) noexcept:
+    """The counted copy, made on first use; NULL when memory is out. The publication keeps its own reference."""
+    cdef Message* message = publication.message
+    if message == NULL:
+        message = new_message(&publication.topic, &publication.properties, &publication.payload)
+        if message != NULL:
+            message.received_ms = publication.received_ms
+            message.expiry_s = publication.expiry_s
+            message.qos = publication.qos
+            message.retain = publication.retain
+            publication.message = message
+    return message
+
+
+# --- A PUBLISH on the wire -----------------------------------------------------------------------------------------
+
+cdef uint32_t outgoing_properties_bytes(const Outgoing* outgoing) noexcept:
+    cdef uint32_t size = outgoing.properties.size
+    cdef uint32_t i
+    if outgoing.expiry_s != NO_EXPIRY:
+        size += 5
+    if outgoing.alias:
+        size += 3
+    for i in range(outgoing.n_identifiers):
+        size += 1 + varint_size(outgoing.identifiers[i])
+    return size
+
+
+cdef uint32_t head_and_body(int level, const Outgoing* outgoing, uint32_t* properties_bytes) noexcept:
+    """Bytes of the whole body; with MQTT 5 also of its property section."""
+    cdef uint32_t size = 2 + outgoing.topic.size + (2 if outgoing.qos else 0) + outgoing.payload.size
+    properties_bytes[0] = 0
+    if level == 5:
+        properties_bytes[0] = outgoing_properties_bytes(outgoing)
+        size += varint_size(properties_bytes[0]) + properties_bytes[0]
+    return size
+
+
+cdef uint8_t* write_head(
+    uint8_t* out, int level, const Outgoing* outgoing, uint32_t body_bytes, uint32_t properties_bytes
+) noexcept:
+    """Everything but the payload; answers where that goes."""
+    cdef uint32_t i
+    out[0] = <uint8_t>(PUBLISH << 4 | outgoing.dup << 3 | outgoing.qos << 1 | outgoing.retain)
+    out = store_varint(out + 1, body_bytes)
+    out = store_u16(out, <uint16_t>outgoing.topic.size)
+    memcpy(out, outgoing.topic.data, outgoing.topic.size)
+    out += outgoing.topic.size
+    if outgoing.qos:
+        out = store_u16(out, outgoing.packet_id)
+    if level == 5:
+        out = store_varint(out, properties_bytes)
+        if outgoing.expiry_s != NO_EXPIRY:
+            out[0] = 0x02
+            out = store_u32(out + 1, outgoing.expiry_s)
+        if outgoing.alias:
+            out[0] = 0x23
+            out = store_u16(out + 1, outgoing.alias)
+        for i in range(outgoing.n_identifiers):
+            out[0] = 0x0B
+            out = store_varint(out + 1, outgoing.identifiers[i])
+        if outgoing.properties.size:
+            memcpy(out, outgoing.properties.data, outgoing.properties.size)
+            out += outgoing.properties.size
+    return out
+
+
+cdef bint write_publish(Engine engine, Connection connection, Outgoing* outgoing) noexcept:
+    """Puts one PUBLISH into the output; False, and counted, when the client cannot take it."""
+    cdef uint32_t properties_bytes = 0
+    cdef uint32_t body_bytes
+    cdef size_t size, head_bytes
+    cdef ssize_t sent
+    cdef uint8_t* out
+    cdef iovec parts[2]
+    cdef msghdr header
+    if connection.alias_out_maximum:
+        choose_alias(connection, outgoing)
+    body_bytes = head_and_body(connection.level, outgoing, &properties_bytes)
+    size = 1 + varint_size(body_bytes) + <size_t>body_bytes
+    if size > connection.max_outgoing_bytes:  # [MQTT-3.1.2-24]
+        engine.counters.drops[DROP_TOO_LARGE] += 1
+        return False
+    head_bytes = size - outgoing.payload.size
+    if size >= LARGE_FRAME_BYTES and connection.fd >= 0 and connection.out == NULL and not connection.blocked:
+        out = reserve(engine, connection, head_bytes)
+    else:
+        out = reserve(engine, connection, size)
+        if out != NULL:
+            out = write_head(out, connection.level, outgoing, body_bytes, properties_bytes)
+            memcpy(out, outgoing.payload.data, outgoing.payload.size)
+            connection.out_end += size
+            return count_publish(engine, outgoing.qos)
+    if out == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return False
+    # A large one goes straight from its source; only what the socket does not take is copied.
+    write_head(out, connection.level, outgoing, body_bytes, properties_bytes)
+    parts[0].iov_base, parts[0].iov_len = out, head_bytes
+    parts[1].iov_base, parts[1].iov_len = <void*>outgoing.payload.data, outgoing.payload.size
+    memset(&header, 0, sizeof(msghdr))
+    header.msg_iov, header.msg_iovlen = parts, 2
+    sent = sendmsg(connection.fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL)
+    engine.counters.writes += 1
+    sent = max(sent, <ssize_t>0)  # a failed socket shows itself at the next flush
+    engine.counters.bytes_out += sent
+    connection.out_end += head_bytes
+    if <size_t>sent < head_bytes:
+        connection.out_start += sent
+        sent = 0
+    else:
+        connection.out_start += head_bytes
+        sent -= head_bytes
+    if <size_t>sent < outgoing.payload.size:
+        out = reserve(engine, connection, outgoing.payload.size - sent)
+        if out == NULL:  # half a packet is out: the connection cannot go on
+            connection.hung_up = True
+            make_ready(engine, connection)
+            engine.counters.drops[DROP_NO_MEMORY] += 1
+            return False
+        memcpy(out, outgoing.payload.data + sent, outgoing.payload.size - sent)
+        connection.out_end += outgoing.payload.size - sent
+    return count_publish(engine, outgoing.qos)
+
+
+cdef inline bint count_publish(Engine engine, uint8_t qos) noexcept:
+    engine.counters.messages_out[qos] += 1
+    engine.counters.packets_out[<int>PUBLISH] += 1
+    return True
+
+
+cdef void choose_alias(Connection connection, Outgoing* outgoing) noexcept:
+    """MQTT 5: the first topics sent get aliases, up to what the client allows; afterwards only the alias is sent."""
+    cdef bytes topic = PyBytes_FromStringAndSize(<char*>outgoing.topic.data, outgoing.topic.size)
+    if connection.alias_out is None:
+        connection.alias_out = {}
+    alias = connection.alias_out.get(topic)
+    if alias is not None:
+        outgoing.alias = alias
+        outgoing.topic.size = 0
+    elif len(connection.alias_out) < connection.alias_out_maximum:
+        outgoing.alias = <uint16_t>(len(connection.alias_out) + 1)
+        connection.alias_out[topic] = outgoing.alias
+
+
+cdef bint write_copy(Engine engine, Connection connection, Publication* publication, uint8_t qos, bint retain,
+                     uint16_t packet_id, const uint32_t* identifiers, uint32_t n_identifiers) noexcept:
+    """Sends a publication: the prepared frame of its layout where that is all the same, else written for this one."""
+    cdef Outgoing outgoing
+    cdef Frame* frame
+    cdef uint32_t properties_bytes = 0
+    cdef uint32_t body_bytes
+    cdef int layout
+    cdef uint8_t* out
+    cdef uint8_t* made
+    if n_identifiers == 0 and connection.alias_out_maximum == 0:
+        layout = (3 if connection.level == 5 else 0) + qos
+        frame = &publication.frames[layout]
+        made = engine.scratch + layout * LAYOUT_BYTES
+        if frame.size == 0:
+            fill_outgoing(engine, publication, &outgoing, qos)
+            body_bytes = head_and_body(connection.level, &outgoing, &properties_bytes)
+            if 1 + varint_size(body_bytes) + <size_t>body_bytes <= LAYOUT_BYTES:
+                frame.size = 1 + varint_size(body_bytes) + body_bytes
+                frame.id_at = 1 + varint_size(body_bytes) + 2 + outgoing.topic.size
+                out = write_head(made, connection.level, &outgoing, body_bytes, properties_bytes)
+                memcpy(out, outgoing.payload.data, outgoing.payload.size)
+        if frame.size:
+            if frame.size > connection.max_outgoing_bytes:
+                engine.counters.drops[DROP_TOO_LARGE] += 1
+                return False
+            out = reserve(engine, connection, frame.size)
+            if out == NULL:
+                engine.counters.drops[DROP_NO_MEMORY] += 1
+                return False
+            memcpy(out, made, frame.size)
+            out[0] |= retain
+            if qos:
+                store_u16(out + frame.id_at, packet_id)
+            connection.out_end += frame.size
+            return count_publish(engine, qos)
+    fill_outgoing(engine, publication, &outgoing, qos)
+    outgoing.retain = retain
+    outgoing.packet_id = packet_id
+    outgoing.identifiers = identifiers
+    outgoing.n_identifiers = n_identifiers
+    return write_publish(engine, connection, &outgoing)
+
+
+cdef inline void fill_outgoing(Engine engine, const Publication* publication, Outgoing* outgoing, uint8_t qos) noexcept:
+    memset(outgoing, 0, sizeof(Outgoing))
+    outgoing.topic = publication.topic
+    outgoing.properties = publication.properties
+    outgoing.payload = publication.payload
+    outgoing.qos = qos
+    outgoing.expiry_s = publication.expiry_s
+    if publication.message != NULL and publication.is_replay:
+        outgoing.expiry_s = remaining_expiry_s(publication.message, engine.wall_ms)
+
+
+# --- One subscriber ------------------------------------------------------------------------------------------------
+
+cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep_retain, const uint32_t* identifiers,
+                  uint32_t n_identifiers, Publication* publication) noexcept:
+    """Sends, queues or drops one publication for one session. True unless it was dropped."""
+    cdef Connection connection = session.connection
+    cdef uint8_t qos = min(publication.qos, granted_qos)
+    cdef bint retain = publication.is_replay or (publication.retain and keep_retain)
+    cdef size_t waiting
+    cdef uint16_t packet_id
+    cdef Delivery* delivery
+    cdef Message* message
+    if qos == 0:
+        if connection is None:
+            engine.counters.drops[DROP_OFFLINE_QOS0] += 1
+            return False
+        waiting = waiting_bytes(connection)
+        if waiting > engine.settings.high_water_bytes:
+            check_congestion(engine, connection)
+            waiting = waiting_bytes(connection)
+            if waiting >= engine.settings.max_output_bytes or (
+                connection.slow and waiting > engine.settings.high_water_bytes
+            ):
+                engine.counters.drops[DROP_SLOW_READER] += 1
+                return False
+        return write_copy(engine, connection, publication, 0, retain, 0, identifiers, n_identifiers)
+    if connection is None and not session.keeps_messages:
+        return False
+    message = message_of(publication)
+    if message == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return False
+    if connection is not None:
+        if is_over(engine, connection):
+            check_congestion(engine, connection)
+        elif session.queue.count == 0 and session.window.count < connection.send_quota:
+            packet_id = window_next_id(&session.window)
+            delivery = window_insert(&session.window, packet_id) if packet_id else NULL
+            if delivery != NULL:
+                fill_delivery(session, delivery, message, qos, retain, identifiers, n_identifiers)
+                delivery.state = SENT
+                if write_copy(engine, connection, publication, qos, retain, packet_id, identifiers, n_identifiers):
+                    return True
+                drop_delivery(delivery)  # too large for this client: as if delivered [MQTT-3.1.2-25]
+                window_remove(&session.window, delivery)
+                return False
+    return enqueue(engine, session, message, qos, retain, identifiers, n_identifiers)
+
+
+cdef void fill_delivery(Session session, Delivery* delivery, Message* message, uint8_t qos, bint retain,
+                        const uint32_t* identifiers, uint32_t n_identifiers) noexcept:
+    cdef uint32_t i
+    message.refs += 1
+    delivery.message = message
+    delivery.qos = qos
+    delivery.retain = retain
+    delivery.order = session.window.next_order
+    session.window.next_order += 1
+    if n_identifiers == 1:
+        delivery.identifier = identifiers[0]
+    elif n_identifiers > 1:
+        delivery.identifiers = <uint32_t*>malloc((n_identifiers + 1) * sizeof(uint32_t))
+        if delivery.identifiers != NULL:
+            delivery.identifiers[0] = n_identifiers
+            for i in range(n_identifiers):
+                delivery.identifiers[i + 1] = identifiers[i]
+
+
+cdef bint enqueue(Engine engine, Session session, Message* message, uint8_t qos, bint retain,
+                  const uint32_t* identifiers, uint32_t n_identifiers) noexcept:
+    cdef Delivery* delivery
+    if session.max_queued == 0:
+        engine.counters.drops[DROP_QUEUE_FULL] += 1
+        return False
+    if session.queue.count >= session.max_queued:  # the oldest goes
+        drop_delivery(queue_at(&session.queue, 0))
+        queue_pop(&session.queue)
+        engine.counters.drops[DROP_QUEUE_FULL] += 1
+    delivery = queue_push(&session.queue)
+    if delivery == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return False
+    fill_delivery(session, delivery, message, qos, retain, identifiers, n_identifiers)
+    return True
+
+
+# --- Sending what a session has kept -------------------------------------------------------------------------------
+
+cdef bint send_delivery(Engine engine, Connection connection, Delivery* delivery, bint dup) noexcept:
+    """Sends the PUBLISH of an entry of the window. False when the client cannot take it."""
+    cdef Outgoing outgoing
+    cdef Message* message = delivery.message
+    memset(&outgoing, 0, sizeof(Outgoing))
+    outgoing.topic = Span(message_topic(message), message.topic_bytes)
+    outgoing.properties = Span(message_properties(message), message.properties_bytes)
+    outgoing.payload = Span(message_payload(message), message.payload_bytes)
+    outgoing.qos = delivery.qos
+    outgoing.retain = delivery.retain
+    outgoing.dup = dup
+    outgoing.packet_id = delivery.packet_id
+    outgoing.expiry_s = remaining_expiry_s(message, engine.wall_ms) or 1
+    if delivery.identifiers != NULL:
+        outgoing.n_identifiers = delivery.identifiers[0]
+        outgoing.identifiers = delivery.identifiers + 1
+    elif delivery.identifier:
+        outgoing.n_identifiers = 1
+        outgoing.identifiers = &delivery.identifier
+    return write_publish(engine, connection, &outgoing)
+
+
+cdef void pump(Engine engine, Session session) noexcept:
+    """Moves messages from the queue into the window while there is quota and room in the output."""
+    cdef Connection connection = session.connection
+    cdef Delivery* waiting
+    cdef Delivery* delivery
+    cdef uint16_t packet_id
+    if connection is None:
+        return
+    if session.held_back:
+        send_held_back(engine, session)
+    while (
+        session.queue.count
+        and session.window.count - session.held_back < connection.send_quota
+        and waiting_bytes(connection) <= engine.settings.high_water_bytes
+    ):
+        waiting = queue_at(&session.queue, 0)
+        if remaining_expiry_s(waiting.message, engine.wall_ms) == 0:
+            engine.counters.drops[DROP_EXPIRED] += 1
+            drop_delivery(waiting)
+            queue_pop(&session.queue)
+            continue
+        packet_id = window_next_id(&session.window)
+        delivery = window_insert(&session.window, packet_id) if packet_id else NULL
+        if delivery == NULL:
+            return
+        delivery[0] = waiting[0]  # with its references
+        delivery.packet_id = packet_id
+        delivery.state = SENT
+        queue_pop(&session.queue)
+        if not send_delivery(engine, connection, delivery, False):
+            drop_delivery(delivery)
+            window_remove(&session.window, delivery)
+
+
+cdef int by_order(const void* left_side, const void* right_side) noexcept nogil:
+    cdef uint64_t a = (<const uint64_t*>left_side)[0]
+    cdef uint64_t b = (<const uint64_t*>right_side)[0]
+    return (a > b) - (a < b)
+
+
+cdef void resend(Engine engine, Session session) noexcept:
+    """A session is resumed: everything in flight goes out again, in the order it was sent first [MQTT-4.4.0-1]."""
+    cdef Connection connection = session.connection
+    cdef uint64_t* entries
+    cdef uint32_t i, n = 0
+    cdef Delivery* delivery
+    session.held_back = 0
+    if session.window.count:
+        entries = <uint64_t*>malloc(session.window.count * sizeof(uint64_t))
+        if entries == NULL:
+            connection.hung_up = True  # without its order nothing may be sent
+            make_ready(engine, connection)
+            return
+        for i in range(session.window.capacity):
+            delivery = &session.window.slots[i]
+            if delivery.packet_id:
+                entries[n] = <uint64_t>delivery.order << 16 | delivery.packet_id
+                n += 1
+        qsort(entries, n, sizeof(uint64_t), by_order)
+        for i in range(n):
+            delivery = window_find(&session.window, <uint16_t>(entries[i] & 0xFFFF))
+            if delivery.state == RELEASED:
+                write_ack(engine, connection, PUBREL, delivery.packet_id, 0)
+            elif i >= connection.send_quota:
+                delivery.state = HELD_BACK
+                session.held_back += 1
+            else:
+                delivery.state = SENT
+                if not send_delivery(engine, connection, delivery, True):
+                    drop_delivery(delivery)
+                    window_remove(&session.window, delivery)
+        free(entries)
+    pump(engine, session)
+
+
+cdef void send_held_back(Engine engine, Session session) noexcept:
+    """Sends the oldest entries that an earlier, larger quota had sent. Rare, so it may look at the whole window."""
+    cdef Delivery* oldest
+    cdef uint32_t i
+    while session.held_back and session.window.count - session.held_back < session.connection.send_quota:
+        oldest = NULL
+        for i in range(session.window.capacity):
+            if session.window.slots[i].state == HELD_BACK and (
+                oldest == NULL or session.window.slots[i].order < oldest.order
+            ):
+                oldest = &session.window.slots[i]
+        session.held_back -= 1
+        oldest.state = SENT
+        if not send_delivery(engine, session.connection, oldest, True):
+            drop_delivery(oldest)
+            window_remove(&session.window, oldest)

@@ -1,0 +1,321 @@
+# PUBLISH and the four acks from clients; retained messages. Part of _engine.pyx.
+
+
+cdef int dispatch(Engine engine, Publication* publication) noexcept:
+    """Retains the message if it says so, and delivers it to every matching subscription. Answers how many took it."""
+    cdef const Match* match
+    cdef const Target* target
+    cdef uint32_t i
+    cdef int taken = 0
+    if publication.retain:
+        retain_message(engine, publication)
+    match = engine.subscriptions.find(publication.topic.data, publication.topic.size)
+    if match == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        end_publication(publication)
+        return 0
+    for i in range(match.n_targets):
+        target = &match.targets[i]
+        if target.no_local and target.subscriber == publication.publisher:
+            continue
+        taken += deliver(
+            engine,
+            <Session>engine.sessions[target.subscriber],
+            target.qos,
+            target.retain_as_published,
+            match.identifiers + target.first_identifier,
+            target.n_identifiers,
+            publication,
+        )
+    for i in range(match.n_groups):
+        taken += deliver_to_group(engine, match.groups[i], publication)
+    end_publication(publication)
+    return taken
+
+
+cdef bint deliver_to_group(Engine engine, Group* group, Publication* publication) noexcept:
+    """Round robin over the members that are connected; when none is, over those that keep messages."""
+    cdef SubscriberList* members = group.members
+    cdef Session session
+    cdef uint32_t i, at, identifier, options
+    cdef bint want_connected
+    for want_connected in (True, False):
+        for i in range(members.size):
+            at = (group.cursor + i) % members.size
+            session = <Session>engine.sessions[members.items[at].subscriber]
+            if session.connection is not None if want_connected else session.keeps_messages:
+                group.cursor = (at + 1) % members.size
+                options = members.items[at].options
+                identifier = options >> 4
+                return deliver(
+                    engine, session, options & 3, (options >> 3) & 1, &identifier, 1 if identifier else 0, publication
+                )
+    return False
+
+
+# --- Retained messages ---------------------------------------------------------------------------------------------
+
+cdef void retain_message(Engine engine, Publication* publication) noexcept:
+    """Stores, replaces or (empty payload) deletes the topic's retained message; over a limit it is left as it was."""
+    cdef uint64_t old = 0
+    cdef Message* message
+    cdef int status
+    if publication.payload.size == 0:  # [MQTT-3.3.1-6]
+        forget_retained(engine, publication.topic)
+        return
+    if publication.payload.size > engine.settings.max_retained_bytes or (
+        <uint32_t>len(engine.retained) >= engine.settings.max_retained
+        and not engine.retained.look_up(publication.topic.data, publication.topic.size, &old)
+    ):
+        engine.counters.drops[DROP_RETAINED_LIMIT] += 1
+        publication.over_limit = True
+        return
+    message = message_of(publication)
+    status = NO_MEMORY
+    if message != NULL:
+        status = engine.retained.put(
+            publication.topic.data, publication.topic.size, <uint64_t><size_t>message, &old
+        )
+    if status != ADDED and status != REPLACED:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        publication.over_limit = True
+        return
+    message.refs += 1
+    engine.retained_bytes += message_bytes(message)
+    if status == REPLACED:
+        release_retained(engine, old)
+
+
+cdef void forget_retained(Engine engine, Span topic) noexcept:
+    cdef uint64_t old = 0
+    if engine.retained.take(topic.data, topic.size, &old):
+        release_retained(engine, old)
+
+
+cdef void release_retained(Engine engine, uint64_t value) noexcept:
+    cdef Message* message = <Message*><size_t>value
+    engine.retained_bytes -= message_bytes(message)
+    release(message)
+
+
+cdef bint send_retained(Engine engine, Session session, Message* message, uint8_t granted_qos, uint32_t identifier):
+    """One retained message to one session, as part of a new subscription. False when it has expired."""
+    cdef Publication publication
+    if remaining_expiry_s(message, engine.wall_ms) == 0:
+        engine.counters.drops[DROP_EXPIRED] += 1
+        forget_retained(engine, Span(message_topic(message), message.topic_bytes))
+        return False
+    start_publication(engine, &publication)
+    publication.topic = Span(message_topic(message), message.topic_bytes)
+    publication.properties = Span(message_properties(message), message.properties_bytes)
+    publication.payload = Span(message_payload(message), message.payload_bytes)
+    publication.received_ms = message.received_ms
+    publication.expiry_s = message.expiry_s
+    publication.qos = message.qos
+    publication.is_replay = True
+    message.refs += 1
+    publication.message = message
+    deliver(engine, session, granted_qos, True, &identifier, 1 if identifier else 0, &publication)
+    end_publication(&publication)
+    return True
+
+
+# --- PUBLISH -------------------------------------------------------------------------------------------------------
+
+cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cursor* body) noexcept:
+    """0, or the reason code for which the connection has to end (text in body.fault)."""
+    cdef PublishView view
+    cdef Publication publication
+    cdef Session session = connection.session
+    cdef int code = decode_publish(body, first, connection.level, FROM_CLIENT, &connection.limits, &view)
+    cdef int taken
+    if code != OK:
+        return code
+    engine.counters.messages_in[view.qos] += 1
+    if view.topic_alias:
+        code = resolve_alias(connection, &view, body)
+        if code != OK:
+            return code
+    if view.qos:
+        if view.qos == 2 and ids_contain(&session.received, view.packet_id):
+            engine.counters.duplicates_in += 1
+            write_ack(engine, connection, PUBREC, view.packet_id, 0)
+            return OK
+        if (
+            connection.level == 5
+            and session.received.count + connection.unsent_acks >= engine.settings.receive_maximum
+        ):
+            body.fault = "more messages in flight than Receive Maximum allows"  # [MQTT-3.3.4-9]
+            return 0x93
+        connection.unsent_acks += 1
+    if view.topic.data[0] == c"$":
+        code = judge_dollar_topic(engine, connection, &view.topic)
+        if code != OK:
+            return refuse_publish(engine, connection, &view, code)
+    start_publication(engine, &publication)
+    publication.topic = view.topic
+    publication.payload = view.payload
+    publication.qos = view.qos
+    publication.retain = view.retain
+    publication.publisher = session.number
+    if view.has_expiry:
+        publication.expiry_s = view.expiry_s
+    publication.properties = view.properties
+    if view.has_expiry or (view.topic_alias and view.properties.size):
+        if not strip_properties(engine, connection, &publication.properties):
+            return refuse_publish(engine, connection, &view, 0x97)
+    if view.qos == 2 and not ids_add(&session.received, view.packet_id):
+        return refuse_publish(engine, connection, &view, 0x97)
+    engine.publisher = connection
+    taken = dispatch(engine, &publication)
+    engine.publisher = None
+    if view.qos:
+        code = 0
+        if connection.level == 5:
+            code = 0x97 if publication.over_limit else 0x10 if taken == 0 else 0
+        if view.qos == 2 and code >= 0x80:
+            ids_remove(&session.received, view.packet_id)
+        write_ack(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, <uint8_t>code)
+    return OK
+
+
+cdef int judge_dollar_topic(Engine engine, Connection connection, const Span* topic) noexcept:
+    """Topics that start with `$` mean something special: the policy decides. 0, or the reason code of the refusal."""
+    try:
+        return engine.handler.on_dollar_publish(
+            connection, PyBytes_FromStringAndSize(<char*>topic.data, topic.size)
+        )
+    except Exception:
+        engine.handler.on_exception(connection)
+        return 0x80
+
+
+cdef int refuse_publish(Engine engine, Connection connection, const PublishView* view, int code) noexcept:
+    """The message is dropped; the client is told if it speaks MQTT 5, and gets a plain ack otherwise."""
+    if connection.level < 5:
+        code = 0
+        if view.qos == 2 and not ids_add(&connection.session.received, view.packet_id):
+            return 0x97
+    if view.qos:
+        write_ack(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, <uint8_t>code)
+    return OK
+
+
+cdef int resolve_alias(Connection connection, PublishView* view, Cursor* body) noexcept:
+    """Remembers the topic of an alias, or fills in the one remembered. Each is kept as its length and its bytes."""
+    cdef char* kept
+    if view.topic_alias > connection.alias_in_maximum:
+        body.fault = "a topic alias is larger than Topic Alias Maximum"  # [MQTT-3.3.2-9]
+        return 0x94
+    if connection.alias_in == NULL:
+        connection.alias_in = <char**>calloc(connection.alias_in_maximum + 1, sizeof(char*))
+        if connection.alias_in == NULL:
+            body.fault = "no memory for topic aliases"
+            return 0x97
+    if view.topic.size:
+        kept = <char*>realloc(connection.alias_in[view.topic_alias], 2 + view.topic.size)
+        if kept == NULL:
+            body.fault = "no memory for topic aliases"
+            return 0x97
+        (<uint16_t*>kept)[0] = <uint16_t>view.topic.size
+        memcpy(kept + 2, view.topic.data, view.topic.size)
+        connection.alias_in[view.topic_alias] = kept
+        return OK
+    kept = connection.alias_in[view.topic_alias]
+    if kept == NULL:
+        body.fault = "a topic alias was never set"
+        return 0x82
+    view.topic = Span(<uint8_t*>kept + 2, (<uint16_t*>kept)[0])
+    return OK
+
+
+cdef bint strip_properties(Engine engine, Connection connection, Span* properties) noexcept:
+    """Takes out topic alias and message expiry: the one belongs to the hop, the other is written anew."""
+    cdef PropertySection section
+    cdef Property found
+    cdef const uint8_t* at
+    cdef uint8_t* grown
+    cdef size_t size = 0
+    if engine.stripped_capacity < properties.size:
+        grown = <uint8_t*>realloc(engine.stripped, properties.size)
+        if grown == NULL:
+            return False
+        engine.stripped = grown
+        engine.stripped_capacity = properties.size
+    memset(&section, 0, sizeof(PropertySection))
+    section.cursor.at = properties.data
+    section.cursor.end = properties.data + properties.size
+    section.max_count = connection.limits.max_properties
+    section.packet = <uint8_t>PUBLISH
+    section.sender = <uint8_t>FROM_CLIENT
+    at = section.cursor.at
+    while next_property(&section, &found) == 1:
+        if found.identifier != 0x02 and found.identifier != 0x23:
+            memcpy(engine.stripped + size, at, section.cursor.at - at)
+            size += section.cursor.at - at
+        at = section.cursor.at
+    properties.data = engine.stripped
+    properties.size = <uint32_t>size
+    return True
+
+
+# --- Acks ----------------------------------------------------------------------------------------------------------
+
+cdef void write_ack(Engine engine, Connection connection, PacketType packet, uint16_t packet_id, uint8_t code) noexcept:
+    cdef uint8_t* out = reserve(engine, connection, 5)
+    if out == NULL:
+        connection.hung_up = True
+        make_ready(engine, connection)
+        return
+    out[0] = <uint8_t>(packet << 4 | (2 if packet == PUBREL else 0))
+    out[1] = 2
+    store_u16(out + 2, packet_id)
+    if code and connection.level == 5:
+        out[1] = 3
+        out[4] = code
+        connection.out_end += 1
+    connection.out_end += 4
+    engine.counters.packets_out[<int>packet] += 1
+
+
+cdef int handle_ack(Engine engine, Connection connection, PacketType packet, Cursor* body) noexcept:
+    cdef AckView view
+    cdef Session session = connection.session
+    cdef Delivery* delivery
+    cdef int code = decode_ack(body, packet, connection.level, FROM_CLIENT, &connection.limits, &view)
+    if code != OK:
+        return code
+    if packet == PUBREL:
+        if ids_remove(&session.received, view.packet_id):
+            write_ack(engine, connection, PUBCOMP, view.packet_id, 0)
+        else:
+            engine.counters.stray_acks += 1
+            write_ack(engine, connection, PUBCOMP, view.packet_id, 0x92)
+        return OK
+    delivery = window_find(&session.window, view.packet_id)
+    if delivery == NULL or not is_answer(packet, delivery):
+        engine.counters.stray_acks += 1
+        if packet == PUBREC:
+            write_ack(engine, connection, PUBREL, view.packet_id, 0x92)
+        return OK
+    if packet == PUBREC and view.reason_code < 0x80:
+        drop_delivery(delivery)
+        delivery.state = RELEASED
+        write_ack(engine, connection, PUBREL, view.packet_id, 0)
+        return OK
+    drop_delivery(delivery)
+    window_remove(&session.window, delivery)
+    if session.queue.count or session.held_back:
+        pump(engine, session)
+        if connection.congested:
+            relax(engine, connection)
+    return OK
+
+
+cdef inline bint is_answer(PacketType packet, const Delivery* delivery) noexcept:
+    """Whether this ack is what the delivery waits for. PUBREC may come again after PUBREL was sent."""
+    if packet == PUBACK:
+        return delivery.qos == 1 and delivery.state == SENT
+    if packet == PUBREC:
+        return delivery.qos == 2 and (delivery.state == SENT or delivery.state == RELEASED)
+    return delivery.qos == 2 and delivery.state == RELEASED

@@ -1,0 +1,114 @@
+"""One client: what the broker remembers of a client id while its session exists. All of them live in `Clients`.
+
+    Clients   client_id -> Client
+    Client    session ──▶ engine Session (packet ids, windows, queue)
+              connection ──▶ engine Connection, None while it is away
+              subscriptions, will, expiry
+
+A client lives on the worker that owns its id, so nothing here is shared and nothing is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tbmq.packets import Will
+
+if TYPE_CHECKING:
+    from tbmq._engine import Connection, Engine, Session
+    from tbmq.session.timers import Timer
+
+
+@dataclass(slots=True)
+class Granted:
+    """One subscription as it was granted. The text that the client used is the key in `Client.subscriptions`."""
+
+    topic_filter: str  # without prefix
+    group: str | None  # of a shared subscription
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    client_id: str
+    session: Session
+    connection: Connection | None = None
+    username: str | None = None
+    subscriptions: dict[str, Granted] = field(default_factory=dict)
+    will: Will | None = None  # of the present connection, or waiting for its delay
+    expiry_s: int = 0  # how long the session outlives the connection; 0: not at all
+    asked_for_no_expiry: bool = False  # CONNECT said 0: DISCONNECT must not say otherwise
+    wants_problem_information: bool = True
+    expiry_timer: Timer | None = None
+    will_timer: Timer | None = None
+
+
+class Clients:
+    """The clients of this worker."""
+
+    def __init__(self, engine: Engine, max_queued: int) -> None:
+        self._engine = engine
+        self._max_queued = max_queued
+        self._by_id: dict[str, Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, client_id: str) -> Client | None:
+        return self._by_id.get(client_id)
+
+    def create(self, client_id: str) -> Client:
+        client = Client(client_id, self._engine.new_session(client_id))
+        client.session.max_queued = self._max_queued
+        client.session.state = client
+        self._by_id[client_id] = client
+        return client
+
+    def subscribe(self, client: Client, name: str, granted: Granted) -> bool:
+        """Adds or replaces one subscription; True when it is new."""
+        trie = self._engine.subscriptions
+        options = {
+            "qos": granted.qos,
+            "no_local": granted.no_local,
+            "retain_as_published": granted.retain_as_published,
+            "identifier": granted.identifier,
+        }
+        if granted.group is None:
+            trie.add(granted.topic_filter, client.session.number, **options)
+        else:
+            trie.add_shared(granted.group, granted.topic_filter, client.session.number, **options)
+        is_new = name not in client.subscriptions
+        client.subscriptions[name] = granted
+        return is_new
+
+    def unsubscribe(self, client: Client, name: str) -> bool:
+        """False when there was no such subscription."""
+        granted = client.subscriptions.pop(name, None)
+        if granted is None:
+            return False
+        trie = self._engine.subscriptions
+        if granted.group is None:
+            trie.remove(granted.topic_filter, client.session.number)
+        else:
+            trie.remove_shared(granted.group, granted.topic_filter, client.session.number)
+        return True
+
+    def end(self, client: Client) -> None:
+        """The session is over: subscriptions, queue and windows are gone. The connection must be closed already."""
+        for name in list(client.subscriptions):
+            self.unsubscribe(client, name)
+        for timer in (client.expiry_timer, client.will_timer):
+            if timer is not None:
+                timer.cancel()
+        client.session.state = None
+        self._engine.drop_session(client.session)
+        del self._by_id[client.client_id]

@@ -1,0 +1,161 @@
+"""CONNECT, from top to bottom: validate, authenticate, authorise, take over, load the session, CONNACK, resend.
+
+Nothing changes for anybody before the newcomer has been let in: a refused CONNECT leaves an existing session and its
+connection as they were.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from tbmq.packets import Connack, Connect, Disconnect, Properties
+from tbmq.protocol import MQTT_3_1, MQTT_5, ReasonCode
+
+if TYPE_CHECKING:
+    from tbmq._engine import Connection
+    from tbmq.config import Config
+    from tbmq.session.client import Client, Clients
+    from tbmq.session.wills import Wills
+
+V3_RETURN_CODES = {
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
+    ReasonCode.CLIENT_ID_NOT_VALID: 2,
+    ReasonCode.SERVER_UNAVAILABLE: 3,
+    ReasonCode.SERVER_BUSY: 3,
+    ReasonCode.QUOTA_EXCEEDED: 3,
+    ReasonCode.BAD_USERNAME_OR_PASSWORD: 4,
+    ReasonCode.NOT_AUTHORIZED: 5,
+    ReasonCode.BANNED: 5,
+}
+"""MQTT 3 return codes; a reason without one closes the connection without a word."""
+
+FOREVER = 0xFFFF_FFFF
+
+
+class Refused(Exception):
+    """The CONNECT is answered with this code, and the connection closed."""
+
+    def __init__(self, reason_code: ReasonCode, reason: str) -> None:
+        super().__init__(reason)
+        self.reason_code = reason_code
+        self.reason = reason
+
+
+class Connector:
+    def __init__(self, config: Config, clients: Clients, wills: Wills) -> None:
+        self._mqtt = config.mqtt
+        self._clients = clients
+        self._wills = wills
+
+    @property
+    def max_session_expiry_s(self) -> int:
+        return self._mqtt.max_session_expiry_s
+
+    def handle(self, connection: Connection, packet: Connect) -> None:
+        try:
+            client_id = self._validate(packet)
+            self._authorise_will(packet)
+        except Refused as refused:
+            refuse(connection, packet.protocol_level, refused.reason_code, refused.reason)
+            return
+        client, session_present = self._take_over(client_id, packet)
+        expiry_s = self._session_expiry_s(packet)
+        keep_alive_s = self._keep_alive_s(packet)
+        client.username = packet.username
+        client.will = packet.will
+        client.expiry_s = expiry_s
+        client.asked_for_no_expiry = packet.properties.get("session_expiry_interval", 0) == 0
+        client.wants_problem_information = packet.properties.get("request_problem_information", 1) == 1
+        client.connection = connection
+        client.session.keeps_messages = expiry_s > 0
+        connection.context = client
+        connection.send(Connack(session_present, 0, self._properties(packet, client_id, expiry_s, keep_alive_s)))
+        connection.accept(
+            client.session,
+            packet.protocol_level,
+            max_packet_bytes=self._mqtt.max_packet_bytes,
+            max_outgoing_bytes=packet.properties.get("maximum_packet_size", FOREVER),
+            receive_maximum=packet.properties.get("receive_maximum", 65_535),
+            keep_alive_ms=keep_alive_s * 1500,
+            topic_alias_maximum=self._mqtt.topic_alias_maximum if packet.protocol_level == MQTT_5 else 0,
+            alias_out_maximum=min(
+                packet.properties.get("topic_alias_maximum", 0), self._mqtt.topic_alias_maximum
+            ),
+        )
+
+    def _validate(self, packet: Connect) -> str:
+        """The client id to use. Raises Refused."""
+        if "authentication_method" in packet.properties:
+            raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "the authentication method is not known here")
+        if packet.protocol_level < MQTT_5 and self._is_over_keep_alive(packet.keep_alive_s):
+            raise Refused(ReasonCode.CLIENT_ID_NOT_VALID, "the keep-alive is longer than allowed")
+        if packet.client_id:
+            return packet.client_id
+        if packet.protocol_level == MQTT_3_1 or (packet.protocol_level < MQTT_5 and not packet.clean_start):
+            raise Refused(ReasonCode.CLIENT_ID_NOT_VALID, "a client id is needed")  # 3.1.1: [MQTT-3.1.3-8]
+        return f"auto-{secrets.token_hex(10)}"
+
+    def _authorise_will(self, packet: Connect) -> None:
+        if packet.will is not None and packet.will.topic.startswith("$SYS/"):
+            raise Refused(ReasonCode.NOT_AUTHORIZED, "a will must not go to $SYS")
+
+    def _take_over(self, client_id: str, packet: Connect) -> tuple[Client, bool]:
+        """The client with its session, old or new; an older connection of it is closed first [MQTT-3.1.4-3]."""
+        client = self._clients.get(client_id)
+        if client is not None and client.connection is not None:
+            if client.connection.protocol_level == MQTT_5:
+                client.connection.send(Disconnect(ReasonCode.SESSION_TAKEN_OVER))
+            client.connection.close()  # a session without expiry ends with it
+            client = self._clients.get(client_id)
+        if client is not None and packet.clean_start:
+            self._wills.session_ended(client)
+            self._clients.end(client)
+            client = None
+        if client is None:
+            return self._clients.create(client_id), False
+        self._wills.resumed(client)
+        if client.expiry_timer is not None:
+            client.expiry_timer.cancel()
+            client.expiry_timer = None
+        return client, True
+
+    def _session_expiry_s(self, packet: Connect) -> int:
+        """How long the session outlives the connection. Without clean start it does so in every version."""
+        asked = packet.properties.get("session_expiry_interval", 0)
+        if packet.clean_start and asked == 0:
+            return 0
+        return min(asked or FOREVER, self._mqtt.max_session_expiry_s)
+
+    def _is_over_keep_alive(self, keep_alive_s: int) -> bool:
+        return (keep_alive_s or 65_536) > self._mqtt.max_keep_alive_s < 65_535
+
+    def _keep_alive_s(self, packet: Connect) -> int:
+        return self._mqtt.max_keep_alive_s if self._is_over_keep_alive(packet.keep_alive_s) else packet.keep_alive_s
+
+    def _properties(self, packet: Connect, client_id: str, expiry_s: int, keep_alive_s: int) -> Properties:
+        if packet.protocol_level < MQTT_5:
+            return {}
+        properties: Properties = {
+            "receive_maximum": self._mqtt.receive_maximum,
+            "maximum_packet_size": self._mqtt.max_packet_bytes,
+            "topic_alias_maximum": self._mqtt.topic_alias_maximum,
+        }
+        if client_id != packet.client_id:
+            properties["assigned_client_identifier"] = client_id
+        if expiry_s != packet.properties.get("session_expiry_interval", 0):
+            properties["session_expiry_interval"] = expiry_s
+        if keep_alive_s != packet.keep_alive_s:
+            properties["server_keep_alive"] = keep_alive_s
+        if packet.properties.get("request_response_information") and self._mqtt.response_information:
+            properties["response_information"] = self._mqtt.response_information
+        return properties
+
+
+def refuse(connection: Connection, protocol_level: int, reason_code: ReasonCode, reason: str) -> None:
+    """CONNACK with the reason, as far as the protocol level can say it, then the end."""
+    if protocol_level == MQTT_5:
+        connection.send(Connack(False, reason_code, {"reason_string": reason}))
+    elif reason_code in V3_RETURN_CODES:
+        connection.send_raw(bytes((0x20, 2, 0, V3_RETURN_CODES[reason_code])))
+    connection.close()

@@ -1,0 +1,123 @@
+"""What the engine calls: every packet that is not on the hot path, and everything that happens to a connection.
+
+All of it runs on the worker's loop and does not wait. An exception here costs only the connection that caused it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tbmq.packets import Auth, Connect, Disconnect, Packet, Subscribe, Unsubscribe
+from tbmq.protocol import MQTT_5, ReasonCode
+from tbmq.session.connect import refuse
+
+if TYPE_CHECKING:
+    from tbmq._engine import Connection, Engine
+    from tbmq.session.client import Client, Clients
+    from tbmq.session.connect import Connector
+    from tbmq.session.subscribe import Subscriber
+    from tbmq.session.timers import TimerWheel
+    from tbmq.session.wills import Wills
+
+log = logging.getLogger(__name__)
+
+
+class Handler:
+    """The engine's policy. The parts it hands packets to are set by the worker, which builds them all."""
+
+    connector: Connector
+    subscriber: Subscriber
+    clients: Clients
+    wills: Wills
+    timers: TimerWheel
+
+    def __init__(self, wake: Callable[[Engine], None]) -> None:
+        self.wake = wake
+        self.disconnects: Counter[str] = Counter()  # by reason
+
+    # --- packets ---
+
+    def on_packet(self, connection: Connection, packet: Packet) -> None:
+        client: Client | None = connection.context
+        if isinstance(packet, Connect):
+            self.connector.handle(connection, packet)
+        elif client is None:
+            self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")
+            connection.close()
+        elif isinstance(packet, Subscribe):
+            self.subscriber.handle_subscribe(connection, client, packet)
+        elif isinstance(packet, Unsubscribe):
+            self.subscriber.handle_unsubscribe(connection, client, packet)
+        elif isinstance(packet, Disconnect):
+            self._handle_disconnect(connection, client, packet)
+        elif isinstance(packet, Auth):  # no method was negotiated [MQTT-4.12.0-6]
+            self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
+            connection.close()
+
+    def _handle_disconnect(self, connection: Connection, client: Client, packet: Disconnect) -> None:
+        expiry_s = packet.properties.get("session_expiry_interval")
+        if expiry_s is not None:
+            if client.asked_for_no_expiry and expiry_s:
+                self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "a session expiry that CONNECT did not have")
+                connection.close()
+                return
+            client.expiry_s = min(expiry_s, self.connector.max_session_expiry_s)
+            client.session.keeps_messages = client.expiry_s > 0
+        if packet.reason_code == ReasonCode.SUCCESS:
+            client.will = None  # [MQTT-3.14.4-3]
+        self.disconnects["client"] += 1
+        connection.close(flush=False)
+
+    def on_dollar_publish(self, connection: Connection, topic: bytes) -> int:
+        """0 when a client may publish to this topic that starts with `$`."""
+        return ReasonCode.NOT_AUTHORIZED if topic.startswith(b"$SYS/") else 0
+
+    # --- connections ---
+
+    def on_violation(self, connection: Connection, reason_code: int, detail: str) -> None:
+        self.disconnects[ReasonCode(reason_code).name.lower()] += 1
+        client: Client | None = connection.context
+        log.info("%s: closing: %s", client.client_id if client else connection.peer, detail)
+        if client is None:
+            if connection.protocol_level:
+                refuse(connection, connection.protocol_level, ReasonCode(reason_code), detail)
+        elif connection.protocol_level == MQTT_5:
+            properties = {"reason_string": detail} if client.wants_problem_information else {}
+            connection.send(Disconnect(reason_code, properties))
+
+    def on_timeout(self, connection: Connection, connected: bool) -> None:
+        client: Client | None = connection.context
+        self.disconnects["keep_alive_timeout" if connected else "connect_timeout"] += 1
+        log.info(
+            "%s: closing: %s",
+            client.client_id if client else connection.peer,
+            "nothing was heard for 1.5 times the keep-alive" if connected else "no CONNECT came in time",
+        )
+        if connected and connection.protocol_level == MQTT_5:
+            connection.send(Disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT))
+
+    def on_lost(self, connection: Connection) -> None:
+        self.disconnects["lost"] += 1
+
+    def on_closed(self, connection: Connection) -> None:
+        client: Client | None = connection.context
+        if client is None or client.connection is not connection:
+            return
+        client.connection = None
+        self.wills.connection_ended(client)
+        if client.expiry_s == 0:
+            self._end_session(client)
+        else:
+            client.expiry_timer = self.timers.after(client.expiry_s, lambda: self._end_session(client))
+
+    def on_exception(self, connection: Connection) -> None:
+        client: Client | None = connection.context
+        self.disconnects["internal_error"] += 1
+        log.exception("%s: internal error, closing", client.client_id if client else connection.peer)
+
+    def _end_session(self, client: Client) -> None:
+        self.wills.session_ended(client)
+        self.clients.end(client)
