@@ -1,0 +1,218 @@
+"""Every key, with its default, unit and description.
+
+To add a key: one field with its default and description, its unit in the name (`_s`, `_bytes`).
+To add a section: a subclass of Section, and one field in Config. Nothing else is to be changed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tbmq.config.values import AUTO, Bind, OptionalBind, OptionalFile, Secret, Workers, host_name
+
+Key = tuple[str, ...]  # ("listeners", "tcp", "bind")
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are refused, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_defaults(cls, value: object) -> object:
+        return {} if value == "" else value
+
+
+class Node(Section):
+    name: str = Field(
+        default_factory=host_name,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
+        description="Name of this node, unique in a cluster; the host name unless set.",
+    )
+
+
+def _bind(default: str, what: str) -> Any:
+    """Loopback on purpose: nothing is open to the network until the operator says so."""
+    return Field(
+        default=default,
+        description=f"Where {what} listens. Loopback by default: open to the network only when you say so, "
+        "for example 0.0.0.0 as host. Port 0 takes a free port; empty switches it off.",
+    )
+
+
+class Listener(Section):
+    bind: OptionalBind
+
+    @property
+    def address(self) -> Bind | None:
+        """Where to listen, None when this listener is off."""
+        return self.bind
+
+
+class TlsListener(Listener):
+    certificate: OptionalFile = Field(
+        default=None, description="PEM file of the server's certificate and chain; without it this listener is off."
+    )
+    private_key: OptionalFile = Field(default=None, description="PEM file of the certificate's private key.")
+    private_key_password: Secret = Field(
+        default=SecretStr(""), description="Password of the private key; file:///path reads it from a file."
+    )
+    ca: OptionalFile = Field(
+        default=None, description="PEM file of the authorities that client certificates are checked against."
+    )
+
+    @property
+    def address(self) -> Bind | None:
+        return self.bind if self.certificate else None
+
+    @model_validator(mode="after")
+    def _certificate_and_key_come_together(self) -> Self:
+        if (self.certificate is None) != (self.private_key is None):
+            raise ValueError("certificate and private_key must be set together")
+        return self
+
+
+class Tcp(Listener):
+    bind: OptionalBind = _bind("127.0.0.1:1883", "MQTT over TCP")
+
+
+class Tls(TlsListener):
+    bind: OptionalBind = _bind("127.0.0.1:8883", "MQTT over TLS")
+
+
+class WebSocket(Listener):
+    bind: OptionalBind = _bind("127.0.0.1:8083", "MQTT over WebSocket")
+
+
+class SecureWebSocket(TlsListener):
+    bind: OptionalBind = _bind("127.0.0.1:8084", "MQTT over WebSocket with TLS")
+
+
+class Listeners(Section):
+    tcp: Tcp = Field(default_factory=Tcp)
+    tls: Tls = Field(default_factory=Tls)
+    ws: WebSocket = Field(default_factory=WebSocket)
+    wss: SecureWebSocket = Field(default_factory=SecureWebSocket)
+
+
+class Admin(Listener):
+    bind: OptionalBind = _bind("127.0.0.1:18083", "the admin process (REST, UI, metrics)")
+
+
+class Mqtt(Section):
+    max_packet_bytes: int = Field(
+        default=1_048_576, ge=256, le=268_435_455, description="Largest packet taken from a client that is connected."
+    )
+    max_connect_packet_bytes: int = Field(
+        default=65_536, ge=256, le=268_435_455, description="Largest CONNECT: all that a stranger can make us hold."
+    )
+    max_topic_levels: int = Field(
+        default=128, ge=1, le=65_535, description="Most levels (parts between slashes) of a topic or topic filter."
+    )
+    connect_timeout_s: int = Field(
+        default=10, ge=1, le=3_600, description="Time that a new connection has to send its whole CONNECT."
+    )
+    max_keep_alive_s: int = Field(
+        default=65_535, ge=1, le=65_535, description="Longest keep-alive granted; MQTT 5 clients are told of it."
+    )
+    receive_maximum: int = Field(
+        default=1_024, ge=1, le=65_535, description="Most QoS 1 and 2 messages that a client may have un-acked at once."
+    )
+    max_inflight: int = Field(
+        default=1_024,
+        ge=1,
+        le=65_535,
+        description="Most QoS 1 and 2 messages sent to a client and not acknowledged; MQTT 5 clients may ask for less.",
+    )
+    max_queued_messages: int = Field(
+        default=10_000, ge=0, description="Most messages that wait for one client; over it the oldest is dropped."
+    )
+    max_subscriptions: int = Field(
+        default=10_000, ge=1, description="Most subscriptions of one client; over it SUBSCRIBE gets 0x97."
+    )
+    max_session_expiry_s: int = Field(
+        default=604_800,
+        ge=0,
+        le=0xFFFF_FFFF,
+        description="Longest that a session outlives its connection; MQTT 5 clients are told of it.",
+    )
+    topic_alias_maximum: int = Field(
+        default=100, ge=0, le=65_535, description="Most topic aliases per connection, in each direction; MQTT 5."
+    )
+    response_information: str = Field(
+        default="", max_length=1_000, description="Topic prefix for replies, told to MQTT 5 clients that ask for it."
+    )
+
+
+class Log(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least serious kind of line that is logged."
+    )
+
+
+class Config(BaseSettings):
+    """`Config()` is the defaults, `Config(workers=2)` the same with one change; only `load` reads anything."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    profile: Literal["embedded", "cluster"] = Field(
+        default="embedded",
+        description="embedded: this package and a data folder; cluster: with Kafka, Redis and PostgreSQL.",
+    )
+    workers: Workers = Field(
+        default=AUTO, ge=1, le=1_024, description="Worker processes, one core each; auto: one per core."
+    )
+    data_dir: Path = Field(
+        default=Path("data"), description="Folder of everything that is kept; relative to where tbmq is started."
+    )
+    node: Node = Field(default_factory=Node)
+    listeners: Listeners = Field(default_factory=Listeners)
+    admin: Admin = Field(default_factory=Admin)
+    mqtt: Mqtt = Field(default_factory=Mqtt)
+    log: Log = Field(default_factory=Log)
+
+    @model_validator(mode="after")
+    def _addresses_differ(self) -> Self:
+        """SO_REUSEPORT would let two listeners share an address, and give each a random half of the connections."""
+        taken: dict[Bind, str] = {}
+        named = {f"listeners.{name}.bind": listener for name, listener in self.listeners}
+        for key, listener in (named | {"admin.bind": self.admin}).items():
+            address = listener.address
+            if address and address.port and taken.setdefault(address, key) != key:
+                reason = f"{address} is the address of {taken[address]} too; each listener needs its own"
+                raise PydanticCustomError("address_taken", "{reason}", {"key": key, "reason": reason})
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+UNITS = {"_s": "seconds", "_bytes": "bytes"}
+
+
+def keys(model: type[BaseModel] = Config, section: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
+    """Every key that can be set, in the order of the model."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield from keys(info.annotation, (*section, name))
+        else:
+            yield (*section, name), info
+
+
+def unit(key: Key) -> str:
+    """The unit of a number, as its name says it; empty for everything else."""
+    return next((unit for suffix, unit in UNITS.items() if key[-1].endswith(suffix)), "")
