@@ -13,8 +13,10 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tbmq.config import Bind
@@ -46,6 +48,7 @@ class Child:
 class Supervisor:
     config: Config
     addresses: list[Bind]
+    folder: Path  # private: the sockets between workers
     children: list[Child]
     stopping_since: float = 0.0
     announced: bool = False
@@ -97,7 +100,7 @@ class Supervisor:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for fd in (*self.wake_fds, read_fd, *(c.ready_fd for c in self.children if c.ready_fd >= 0)):
                 os.close(fd)
-            run_worker(self.config, child.index, self.addresses, write_fd)
+            run_worker(self.config, child.index, self.addresses, self.folder, write_fd)
             code = 0
         except BaseException:
             log.exception("worker %d: crashed", child.index)
@@ -181,7 +184,9 @@ def serve(config: Config) -> int:
     if not addresses:
         log.error("no listener is switched on; set listeners.tcp.bind")
         return 1
-    return Supervisor(config, addresses, [Child(index) for index in range(config.workers)]).run()
+    with tempfile.TemporaryDirectory(prefix="tbmq-") as folder:
+        children = [Child(index) for index in range(config.workers)]
+        return Supervisor(config, addresses, Path(folder), children).run()
 
 
 def _count(number: int, noun: str) -> str:

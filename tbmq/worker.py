@@ -10,14 +10,19 @@ import gc
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
+from tbmq._codec import encode
 from tbmq._engine import Engine
+from tbmq.net.handover import Handover, owner_of
 from tbmq.net.listener import TcpListener
-from tbmq.packets import Disconnect
+from tbmq.net.mesh import Mesh
+from tbmq.packets import Connect, Disconnect
 from tbmq.pipeline.retained import RetainedReplay
+from tbmq.pipeline.routes import Routes
 from tbmq.protocol import MQTT_5, ReasonCode
 from tbmq.session.client import Clients
 from tbmq.session.connect import Connector
@@ -27,39 +32,64 @@ from tbmq.session.timers import TimerWheel
 from tbmq.session.wills import Wills
 
 if TYPE_CHECKING:
+    from tbmq._engine import Connection
     from tbmq.config import Bind, Config
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+JOIN_S = 5.0  # a worker that starts waits this long for the others
 GOODBYES_PER_TURN = 500
 DRAIN_S = 5.0  # time for clients to read our DISCONNECT
 
 
 class Worker:
-    def __init__(self, config: Config, index: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, config: Config, index: int, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        """`folder` is private to the node: the sockets between its workers are there."""
         self._config = config
         self._loop = loop
+        self._index = index
         self._stopping = asyncio.Event()
+        self._listeners: list[TcpListener] = []
         self.service_id = f"{config.node.name}-{index}"
         handler = Handler(wake=lambda engine: loop.call_soon(engine.run))
-        self.engine = Engine(handler, receive_maximum=config.mqtt.receive_maximum, max_inflight=config.mqtt.max_inflight)
+        self.engine = Engine(
+            handler,
+            index=index,
+            workers=config.workers,
+            receive_maximum=config.mqtt.receive_maximum,
+            max_inflight=config.mqtt.max_inflight,
+        )
         self.timers = TimerWheel(loop.time())
-        self.clients = Clients(self.engine, config.mqtt.max_queued_messages)
+        self.mesh = Mesh(self.engine, loop, folder)
+        self.handover = Handover(loop, folder, index, self._adopt)
+        routes = Routes(self.engine, self.mesh, loop)
+        replay = RetainedReplay(self.engine, self.mesh, loop)
+        self.clients = Clients(self.engine, routes, config.mqtt.max_queued_messages)
+        handler.links = self.mesh
         handler.timers = self.timers
         handler.clients = self.clients
         handler.wills = Wills(self.engine, self.timers)
-        handler.connector = Connector(config, self.clients, handler.wills)
-        handler.subscriber = Subscriber(config, self.clients, RetainedReplay(self.engine, loop).start)
+        handler.connector = Connector(config, self.clients, handler.wills, self)
+        handler.subscriber = Subscriber(config, self.clients, routes.when_known, replay.start)
         self.handler = handler
-        self._listeners: list[TcpListener] = []
 
-    def listen(self, address: Bind) -> None:
-        listener = TcpListener(self._loop, address.host, address.port, self._accepted)
-        listener.start()
-        self._listeners.append(listener)
+    async def start(self, addresses: list[Bind]) -> None:
+        """Joins the other workers, then accepts connections."""
+        self._loop.add_reader(self.engine.fileno(), self.engine.run)
+        self._tick()
+        if self._config.workers > 1:
+            self.mesh.listen()
+            self.handover.listen()
+            self.mesh.dial()
+            await self.mesh.wait_for_all(JOIN_S)
+        for address in addresses:
+            listener = TcpListener(self._loop, address.host, address.port, self._adopt)
+            listener.start()
+            self._listeners.append(listener)
 
-    def _accepted(self, descriptor: int, peer: str) -> None:
+    def _adopt(self, descriptor: int, peer: str, initial: bytes = b"") -> None:
+        """A new connection, or one that another worker has passed on with the bytes that it had read."""
         mqtt = self._config.mqtt
         self.engine.adopt(
             descriptor,
@@ -67,17 +97,34 @@ class Worker:
             max_connect_packet_bytes=mqtt.max_connect_packet_bytes,
             max_topic_levels=mqtt.max_topic_levels,
             connect_timeout_ms=mqtt.connect_timeout_s * 1000,
+            initial=initial,
         )
+
+    # --- ownership: a client lives on the worker of its id ---
+
+    def is_mine(self, client_id: str) -> bool:
+        return self._config.workers == 1 or owner_of(client_id, self._config.workers) == self._index
+
+    def pass_on(self, connection: Connection, packet: Connect) -> None:
+        connection.suspend()  # what follows the CONNECT is for the owner
+        self._loop.call_soon(self._pass_on, connection, packet)
+
+    def _pass_on(self, connection: Connection, packet: Connect) -> None:
+        if connection.is_open:
+            descriptor, rest = connection.abandon()
+            data = encode(packet, packet.protocol_level, client=True) + rest
+            owner = owner_of(packet.client_id, self._config.workers)
+            self.handover.pass_on(owner, descriptor, connection.peer, data)
 
     def stop(self) -> None:
         self._stopping.set()
 
     async def run(self) -> None:
         """Serves until `stop`, then says goodbye to everybody."""
-        self._loop.add_reader(self.engine.fileno(), self.engine.run)
-        self._tick()
         await self._stopping.wait()
         await self._drain()
+        self.mesh.close()
+        self.handover.close()
         self._loop.remove_reader(self.engine.fileno())
 
     def _tick(self) -> None:
@@ -99,23 +146,23 @@ class Worker:
             if number % GOODBYES_PER_TURN == 0:
                 await asyncio.sleep(0.05)
         deadline = self._loop.time() + DRAIN_S
-        while self.engine.statistics()["connections"] and self._loop.time() < deadline:
+        links = 2 * len(self.mesh.others)
+        while self.engine.statistics()["connections"] > links and self._loop.time() < deadline:
             await asyncio.sleep(0.02)
 
 
-def run_worker(config: Config, index: int, addresses: list[Bind], ready_fd: int) -> None:
+def run_worker(config: Config, index: int, addresses: list[Bind], folder: Path, ready_fd: int) -> None:
     """The life of a worker process. Writes one byte to `ready_fd` when it accepts connections."""
-    uvloop.install()
-    asyncio.run(_main(config, index, addresses, ready_fd))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_main(config, index, addresses, folder, ready_fd))
 
 
-async def _main(config: Config, index: int, addresses: list[Bind], ready_fd: int) -> None:
+async def _main(config: Config, index: int, addresses: list[Bind], folder: Path, ready_fd: int) -> None:
     loop = asyncio.get_running_loop()
-    worker = Worker(config, index, loop)
+    worker = Worker(config, index, folder, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
-    for address in addresses:
-        worker.listen(address)
+    await worker.start(addresses)
     gc.freeze()  # what exists now stays: no collection has to look at it again
     os.write(ready_fd, b"\1")
     os.close(ready_fd)

@@ -30,6 +30,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close as close_fd
+from tbmq._batch cimport BatchReader, BatchWriter, MessageView, new_reader
 from tbmq._codec cimport (
     AUTH,
     CONNECT,
@@ -108,6 +109,12 @@ from tbmq import protocol
 from tbmq._codec import encode
 from tbmq.errors import PacketError
 
+cdef extern from "crc32c.h" nogil:
+    void crc32c_init()
+    uint32_t crc32c_update(uint32_t crc, const uint8_t* data, size_t size)
+
+crc32c_init()
+
 cdef extern from "<sys/epoll.h>" nogil:
     enum: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
     const uint32_t EPOLLET
@@ -153,11 +160,17 @@ cdef enum:
     DROP_NO_MEMORY = 4
     DROP_OFFLINE_QOS0 = 5        # QoS 0 for a client that is away
     DROP_RETAINED_LIMIT = 6      # delivered, but not retained
-    DROPS = 7
+    DROP_MEMBER_LEFT = 7         # the chosen member of a group left while the message was on its way
+    DROPS = 8
 
 DROP_NAMES = (
-    "slow_reader", "queue_full", "expired", "too_large", "no_memory", "offline_qos0", "retained_limit"
+    "slow_reader", "queue_full", "expired", "too_large", "no_memory", "offline_qos0", "retained_limit", "member_left"
 )
+
+cdef enum:                       # what a Connection is
+    CLIENT = 0
+    LINK_IN = 1                  # from another worker
+    LINK_OUT = 2                 # to another worker
 
 cdef struct Counters:
     uint64_t packets_in[16]
@@ -242,11 +255,13 @@ cdef class Connection:
     cdef Session session                 # None before the policy accepted CONNECT
     cdef public object context           # whatever the policy keeps with the connection
     cdef readonly str peer               # "address:port", for logs
+    cdef int kind                        # CLIENT, LINK_IN or LINK_OUT
+    cdef public int peer_index           # of a link: the other worker
     cdef object transport                # instead of a socket: something with write() and close() (TLS)
     cdef int fd                          # -1: closed, or a transport
     cdef int level                       # protocol level; 0 before CONNECT
     cdef Limits limits                   # what we accept
-    cdef uint32_t max_outgoing_bytes     # the client's Maximum Packet Size
+    cdef public uint32_t max_outgoing_bytes  # the client's Maximum Packet Size
     cdef uint32_t send_quota             # the client's Receive Maximum
     cdef bint open                       # False once close() began: nothing is read or delivered any more
     cdef bint suspended                  # the policy waits for something: no packet is handled
@@ -263,6 +278,11 @@ cdef class Connection:
     cdef dict alias_out                  # topic -> alias that we have told the client
     cdef uint16_t alias_out_maximum
     cdef uint32_t unsent_acks            # QoS 1 and 2 received whose ack is still in our output
+    cdef HeldAck* held                   # acks that wait for other workers, oldest first
+    cdef uint32_t held_count
+    cdef uint32_t held_capacity
+    cdef uint64_t confirm_round          # LINK_IN: the round to confirm at the end of ours
+    cdef bint confirms                   # in engine.confirming
     # output
     cdef uint8_t* out
     cdef size_t out_start
@@ -285,6 +305,7 @@ cdef class Connection:
     def __cinit__(self):
         self.fd = -1
         self.wheel_s = -1
+        self.max_outgoing_bytes = 0xFFFFFFFF
 
     def __dealloc__(self):
         cdef int i
@@ -292,6 +313,7 @@ cdef class Connection:
             close_fd(self.fd)
         free(self.pending)
         free(self.out)
+        free(self.held)
         if self.alias_in != NULL:
             for i in range(self.alias_in_maximum + 1):
                 free(self.alias_in[i])
@@ -317,12 +339,10 @@ cdef class Connection:
         return self.fd
 
     def accept(self, Session session not None, int protocol_level, *, uint32_t max_packet_bytes,
-               uint32_t max_outgoing_bytes, uint32_t receive_maximum, uint32_t keep_alive_ms,
-               int topic_alias_maximum, int alias_out_maximum):
+               uint32_t receive_maximum, uint32_t keep_alive_ms, int topic_alias_maximum, int alias_out_maximum):
         """CONNECT was accepted: from here on the session's messages flow. Resends what was in flight."""
         self.level = protocol_level
         self.limits.max_packet_bytes = max_packet_bytes
-        self.max_outgoing_bytes = max_outgoing_bytes
         self.send_quota = min(receive_maximum, self.engine.settings.max_inflight)
         self.keep_alive_ms = keep_alive_ms
         self.deadline_ms = 0
@@ -334,8 +354,15 @@ cdef class Connection:
         resend(self.engine, session)
 
     def send(self, packet):
-        """Any packet object, encoded for this connection's level."""
-        self.send_raw(encode(packet, self.level or 4))
+        """Any packet object, encoded for this connection's level. What only explains is left out when it is too long
+        for the client, and a packet that is still too long is not sent [MQTT-3.1.2-24]."""
+        cdef bytes data = encode(packet, self.level or 4)
+        if <size_t>len(data) > self.max_outgoing_bytes:
+            for name in ("reason_string", "user_property"):
+                packet.properties.pop(name, None)
+            data = encode(packet, self.level or 4)
+        if <size_t>len(data) <= self.max_outgoing_bytes:
+            self.send_raw(data)
 
     def send_raw(self, bytes data not None):
         cdef uint8_t* place
@@ -373,6 +400,10 @@ cdef class Connection:
         if can_write:
             touch(self.engine, self)
 
+    def lost(self):
+        """The transport's peer is gone."""
+        lose(self.engine, self)
+
     def close(self, bint flush=True):
         """Ends the connection; with `flush` what is in the output is sent first, and the peer gets time to read it."""
         end_connection(self.engine, self, flush)
@@ -394,12 +425,24 @@ cdef class Engine:
 
     `handler` has: on_packet(connection, packet), on_violation(connection, reason_code, detail),
     on_lost(connection) when the peer went without DISCONNECT, on_closed(connection) always and last,
-    on_timeout(connection, connected), on_exception(connection), and wake(engine) to have `run` called soon.
+    on_timeout(connection, connected), on_exception(connection), on_peer_message(link, bytes), on_link_closed(link), and
+    wake(engine) to have `run` called soon.
     """
 
     cdef public object handler
-    cdef readonly SubscriptionTrie subscriptions
+    cdef readonly SubscriptionTrie subscriptions  # of this worker's sessions
+    cdef readonly SubscriptionTrie routes         # topic filter -> other workers that have subscribers
+    cdef readonly SubscriptionTrie groups         # shared subscriptions of all workers; see deliver_to_groups
     cdef readonly TopicTrie retained     # topic -> Message*
+    cdef readonly uint32_t index         # of this worker
+    cdef readonly uint32_t workers
+    cdef list peers                      # by index; None: ourselves
+    cdef BatchReader reader              # of the frame being read
+    cdef uint64_t round                  # number of the round that is being collected for other workers
+    cdef uint64_t complete_round         # everybody has confirmed up to here
+    cdef bint round_is_full              # send it now rather than at the end
+    cdef list holders                    # connections with held acks
+    cdef list confirming                 # links that get a CONFIRM at the end of this round
     cdef readonly uint64_t retained_bytes
     cdef Counters counters
     cdef Settings settings
@@ -429,7 +472,7 @@ cdef class Engine:
     cdef uint8_t* pool[POOL_CLASSES]     # free output buffers, linked through their first bytes
     cdef uint64_t pool_bytes
 
-    def __cinit__(self, handler, *, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
+    def __cinit__(self, handler, *, uint32_t index=0, uint32_t workers=1, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
                   uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024,
                   uint32_t max_retained=1_000_000, uint32_t max_retained_bytes=1_048_576):
         self.handler = handler
@@ -437,7 +480,12 @@ cdef class Engine:
             high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
             max_retained, max_retained_bytes
         )
-        self.subscriptions = SubscriptionTrie()
+        self.index, self.workers = index, workers
+        self.peers = [None if i == index else Peer.__new__(Peer, i) for i in range(workers)]
+        self.reader = new_reader()
+        self.round = 1
+        self.holders, self.confirming = [], []
+        self.subscriptions, self.routes, self.groups = SubscriptionTrie(), SubscriptionTrie(), SubscriptionTrie()
         self.retained = TopicTrie()
         self.decoder = Decoder()
         self.connections, self.free_numbers = set(), []
@@ -506,6 +554,50 @@ cdef class Engine:
             make_ready(self, connection)
         return connection
 
+    def adopt_link(self, int fd, int peer_index) -> Connection:
+        """A connected socket to another worker: ours to it, or (-1: it will say who it is) one that it dialled."""
+        cdef Connection link = self.adopt(
+            fd, f"worker {peer_index}", max_connect_packet_bytes=0, max_topic_levels=0, connect_timeout_ms=0
+        )
+        link.kind = LINK_IN if peer_index < 0 else LINK_OUT
+        link.peer_index = peer_index
+        link.deadline_ms = 0
+        disarm(self, link)
+        if link.kind == LINK_OUT:
+            (<Peer>self.peers[peer_index]).link = link
+        return link
+
+    def send_message(self, int peer_index, bytes message not None) -> bool:
+        """Bytes for the handler of another worker; False while it is away."""
+        cdef Peer peer = self.peers[peer_index]
+        cdef uint8_t* out
+        if peer.link is None:
+            return False
+        out = write_frame(self, peer.link, FRAME_MESSAGE, self.round, len(message))
+        if out != NULL:
+            memcpy(out, PyBytes_AS_STRING(message), len(message))
+        return out != NULL
+
+    def retained_batch(self, list topics not None, size_t max_bytes) -> tuple:
+        """Retained messages as one batch, for a subscriber on another worker: (batch, how many topics it covers).
+
+        Takes topics until the batch has `max_bytes`, at least one."""
+        cdef BatchWriter writer = BatchWriter()
+        cdef uint64_t value = 0
+        cdef int taken = 0
+        cdef bytes topic
+        for topic in topics:
+            if writer.count and writer.size >= max_bytes:
+                break
+            taken += 1
+            if self.retained.look_up(<const uint8_t*>PyBytes_AS_STRING(topic), len(topic), &value):
+                batch_message(writer, <Message*><size_t>value)
+        return writer.finish() if writer.count else b"", taken
+
+    def deliver_retained(self, Session session not None, bytes batch not None, int qos, uint32_t identifier):
+        """Sends retained messages that another worker found to one session, as a subscription's first messages."""
+        send_retained_batch(self, session, batch, qos, identifier)
+
     def run(self):
         """Serves everything that is ready, for at most about ROUND_NS; asks to be called again when something is left."""
         run_rounds(self)
@@ -562,6 +654,11 @@ cdef class Engine:
         self.publisher = None
         return dispatch(self, &publication)
 
+    def owner_of(self, bytes topic not None) -> int:
+        """The worker that keeps this topic's retained message."""
+        cdef Span span = Span(<const uint8_t*>PyBytes_AS_STRING(topic), <uint32_t>len(topic))
+        return owner_of(self, &span)
+
     def replay_retained(self, Session session not None, bytes topic not None, int qos, uint32_t identifier) -> bool:
         """Sends the retained message of one topic, if there still is one, as a subscription's first messages."""
         cdef uint64_t value = 0
@@ -592,6 +689,7 @@ cdef class Engine:
         }
 
 
+include "_engine_mesh.pxi"
 include "_engine_output.pxi"
 include "_engine_deliver.pxi"
 include "_engine_publish.pxi"

@@ -24,6 +24,7 @@ cdef struct Publication:
     uint32_t publisher           # session number, or NOBODY
     uint8_t qos
     bint retain
+    bint forwarded               # it went to other workers: its ack waits for them
     bint over_limit              # it should have been retained, but a limit forbade it
     bint is_replay               # a retained message for a new subscription: its retain flag stays
     Message* message             # NULL until somebody has to keep it; one reference is ours

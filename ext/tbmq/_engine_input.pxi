@@ -34,6 +34,9 @@ cdef void run_rounds(Engine engine) noexcept:
                 connection = <Connection>item
                 connection.ready_listed = False
                 serve(engine, connection)
+        if engine.workers > 1:
+            seal_round(engine)
+            send_confirms(engine)
         flush_touched(engine)
         engine.graveyard.clear()
         if n <= 0 and not engine.ready:
@@ -179,6 +182,8 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
     cdef Cursor body
     cdef int code
     cdef int packet_type
+    if connection.kind != CLIENT:
+        return handle_frames(engine, connection, data, size)
     while connection.open and not connection.suspended:
         code = read_header(
             data + used, size - used, connection.level, FROM_CLIENT, connection.limits.max_packet_bytes, &header,

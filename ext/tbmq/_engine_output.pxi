@@ -146,8 +146,8 @@ cdef void flush(Engine engine, Connection connection) noexcept:
         if connection.out == NULL and not connection.lingering:
             begin_lingering(engine, connection)
         return
-    if connection.session is not None and waiting_bytes(connection) <= engine.settings.low_water_bytes:
-        if connection.session.queue.count:
+    if waiting_bytes(connection) <= engine.settings.low_water_bytes:
+        if connection.session is not None and connection.session.queue.count:
             pump(engine, connection.session)
         if connection.congested:
             relax(engine, connection)
@@ -164,9 +164,8 @@ cdef ssize_t write_transport(Connection connection, size_t waiting) noexcept:
 # --- Congestion ----------------------------------------------------------------------------------------------------
 
 cdef inline bint is_over(Engine engine, Connection subscriber) noexcept:
-    return (
-        waiting_bytes(subscriber) > engine.settings.high_water_bytes
-        or subscriber.session.queue.count > subscriber.session.max_queued // 2
+    return waiting_bytes(subscriber) > engine.settings.high_water_bytes or (
+        subscriber.session is not None and subscriber.session.queue.count > subscriber.session.max_queued // 2
     )
 
 
@@ -195,9 +194,8 @@ cdef void check_congestion(Engine engine, Connection subscriber) noexcept:
 
 cdef inline void relax(Engine engine, Connection subscriber) noexcept:
     """Ends the congestion when both the output and the queue are low again."""
-    if (
-        waiting_bytes(subscriber) <= engine.settings.low_water_bytes
-        and subscriber.session.queue.count <= subscriber.session.max_queued // 8
+    if waiting_bytes(subscriber) <= engine.settings.low_water_bytes and (
+        subscriber.session is None or subscriber.session.queue.count <= subscriber.session.max_queued // 8
     ):
         end_congestion(engine, subscriber)
 
@@ -249,7 +247,11 @@ cdef void end_connection(Engine engine, Connection connection, bint flush_first)
         end_congestion(engine, connection)
     release_waiters(engine, connection)
     try:
-        engine.handler.on_closed(connection)
+        if connection.kind == CLIENT:
+            engine.handler.on_closed(connection)
+        else:
+            drop_link(engine, connection)
+            engine.handler.on_link_closed(connection)
     except Exception:
         engine.handler.on_exception(connection)
     if flush_first:
@@ -263,10 +265,11 @@ cdef void lose(Engine engine, Connection connection) noexcept:
     if not connection.open:
         shut(engine, connection)
         return
-    try:
-        engine.handler.on_lost(connection)
-    except Exception:
-        engine.handler.on_exception(connection)
+    if connection.kind == CLIENT:
+        try:
+            engine.handler.on_lost(connection)
+        except Exception:
+            engine.handler.on_exception(connection)
     end_connection(engine, connection, False)
 
 

@@ -2,17 +2,29 @@
 
 
 cdef int dispatch(Engine engine, Publication* publication) noexcept:
-    """Retains the message if it says so, and delivers it to every matching subscription. Answers how many took it."""
-    cdef const Match* match
+    """Everything that has to happen to a message that was published here. Answers how many want it."""
+    cdef int taken
+    if publication.retain and (engine.workers == 1 or owner_of(engine, &publication.topic) == engine.index):
+        retain_message(engine, publication)
+    taken = deliver_to_subscribers(engine, publication)
+    if engine.workers > 1:
+        taken += forward(engine, publication)
+    if engine.groups.tree.n_shared:
+        taken += deliver_to_groups(engine, publication)
+    end_publication(publication)
+    if engine.round_is_full:
+        seal_round(engine)
+    return taken
+
+
+cdef int deliver_to_subscribers(Engine engine, Publication* publication) noexcept:
+    """To every matching subscription of this worker's sessions."""
+    cdef const Match* match = engine.subscriptions.find(publication.topic.data, publication.topic.size)
     cdef const Target* target
     cdef uint32_t i
     cdef int taken = 0
-    if publication.retain:
-        retain_message(engine, publication)
-    match = engine.subscriptions.find(publication.topic.data, publication.topic.size)
     if match == NULL:
         engine.counters.drops[DROP_NO_MEMORY] += 1
-        end_publication(publication)
         return 0
     for i in range(match.n_targets):
         target = &match.targets[i]
@@ -27,30 +39,57 @@ cdef int dispatch(Engine engine, Publication* publication) noexcept:
             target.n_identifiers,
             publication,
         )
-    for i in range(match.n_groups):
-        taken += deliver_to_group(engine, match.groups[i], publication)
-    end_publication(publication)
     return taken
 
 
-cdef bint deliver_to_group(Engine engine, Group* group, Publication* publication) noexcept:
-    """Round robin over the members that are connected; when none is, over those that keep messages."""
-    cdef SubscriberList* members = group.members
-    cdef Session session
-    cdef uint32_t i, at, identifier, options
-    cdef bint want_connected
-    for want_connected in (True, False):
-        for i in range(members.size):
-            at = (group.cursor + i) % members.size
-            session = <Session>engine.sessions[members.items[at].subscriber]
-            if session.connection is not None if want_connected else session.keeps_messages:
-                group.cursor = (at + 1) % members.size
-                options = members.items[at].options
-                identifier = options >> 4
-                return deliver(
-                    engine, session, options & 3, (options >> 3) & 1, &identifier, 1 if identifier else 0, publication
-                )
+# Shared subscriptions. Every worker knows the members of all workers, so that the one where a message is published can
+# choose among all of them. A group appears as up to two groups of the trie: `@name` holds its members that are connected,
+# `-name` those that are away but keep messages. The second is asked only where the first has nobody.
+
+cdef int deliver_to_groups(Engine engine, Publication* publication) noexcept:
+    cdef const Match* match = engine.groups.find(publication.topic.data, publication.topic.size)
+    cdef uint32_t i
+    cdef int taken = 0
+    if match == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return 0
+    for i in range(match.n_groups):
+        if match.groups[i].name[0] == c"@" or not has_connected_twin(match, match.groups[i]):
+            taken += deliver_to_member(engine, match.groups[i], publication)
+    return taken
+
+
+cdef bint has_connected_twin(const Match* match, const Group* group) noexcept:
+    cdef uint32_t i
+    cdef const Group* other
+    for i in range(match.n_groups):
+        other = match.groups[i]
+        if (
+            other.node == group.node
+            and other.name_size == group.name_size
+            and other.name[0] == c"@"
+            and memcmp(other.name + 1, group.name + 1, group.name_size - 1) == 0
+        ):
+            return True
     return False
+
+
+cdef bint deliver_to_member(Engine engine, Group* group, Publication* publication) noexcept:
+    """Round robin: one turn further for every message."""
+    cdef SubscriberList* members = group.members
+    cdef uint32_t at = group.cursor % members.size
+    cdef uint32_t member = members.items[at].subscriber
+    cdef uint32_t options = members.items[at].options
+    cdef uint32_t worker = member >> MEMBER_BITS
+    cdef uint32_t number = member & ((1 << MEMBER_BITS) - 1)
+    cdef uint32_t identifier = options >> 4
+    group.cursor = at + 1
+    if worker != engine.index:
+        return append_directed(engine, <Peer>engine.peers[worker], number, options, publication)
+    return deliver(
+        engine, <Session>engine.sessions[number], options & 3, (options >> 3) & 1, &identifier,
+        1 if identifier else 0, publication
+    )
 
 
 # --- Retained messages ---------------------------------------------------------------------------------------------
@@ -100,11 +139,16 @@ cdef void release_retained(Engine engine, uint64_t value) noexcept:
 
 cdef bint send_retained(Engine engine, Session session, Message* message, uint8_t granted_qos, uint32_t identifier):
     """One retained message to one session, as part of a new subscription. False when it has expired."""
-    cdef Publication publication
     if remaining_expiry_s(message, engine.wall_ms) == 0:
         engine.counters.drops[DROP_EXPIRED] += 1
         forget_retained(engine, Span(message_topic(message), message.topic_bytes))
         return False
+    replay(engine, session, message, granted_qos, identifier)
+    return True
+
+
+cdef void replay(Engine engine, Session session, Message* message, uint8_t granted_qos, uint32_t identifier) noexcept:
+    cdef Publication publication
     start_publication(engine, &publication)
     publication.topic = Span(message_topic(message), message.topic_bytes)
     publication.properties = Span(message_properties(message), message.properties_bytes)
@@ -117,7 +161,41 @@ cdef bint send_retained(Engine engine, Session session, Message* message, uint8_
     publication.message = message
     deliver(engine, session, granted_qos, True, &identifier, 1 if identifier else 0, &publication)
     end_publication(&publication)
-    return True
+
+
+cdef int batch_message(BatchWriter writer, Message* message) except -1:
+    cdef MessageView view
+    memset(&view, 0, sizeof(MessageView))
+    view.topic, view.topic_bytes = message_topic(message), message.topic_bytes
+    view.properties, view.properties_bytes = message_properties(message), message.properties_bytes
+    view.payload, view.payload_bytes = message_payload(message), message.payload_bytes
+    view.time_ms = message.received_ms
+    view.has_expiry = message.expiry_s != NO_EXPIRY
+    view.expiry_s = message.expiry_s
+    view.qos, view.retain = message.qos, True
+    writer.append_message(&view)
+    return 0
+
+
+cdef int send_retained_batch(Engine engine, Session session, bytes batch, uint8_t granted_qos, uint32_t identifier) except -1:
+    cdef BatchReader reader = BatchReader(batch)
+    cdef MessageView view
+    cdef Message* message
+    cdef Span topic, properties, payload
+    while reader.next(&view):
+        topic = Span(view.topic, view.topic_bytes)
+        properties = Span(view.properties, view.properties_bytes)
+        payload = Span(view.payload, view.payload_bytes)
+        message = new_message(&topic, &properties, &payload)
+        if message == NULL:
+            raise MemoryError()
+        message.received_ms = view.time_ms
+        message.expiry_s = view.expiry_s if view.has_expiry else <uint32_t>NO_EXPIRY
+        message.qos, message.retain = view.qos, True
+        if remaining_expiry_s(message, engine.wall_ms):
+            replay(engine, session, message, granted_qos, identifier)
+        release(message)
+    return 0
 
 
 # --- PUBLISH -------------------------------------------------------------------------------------------------------
@@ -175,7 +253,20 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
             code = 0x97 if publication.over_limit else 0x10 if taken == 0 else 0
         if view.qos == 2 and code >= 0x80:
             ids_remove(&session.received, view.packet_id)
-        write_ack(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, <uint8_t>code)
+        return acknowledge(
+            engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, publication.forwarded
+        )
+    return OK
+
+
+cdef int acknowledge(
+    Engine engine, Connection connection, PacketType packet, uint16_t packet_id, int code, bint wait
+) noexcept:
+    """Now, or, when other workers have to confirm this message or one before it, when they have."""
+    if not wait and connection.held_count == 0:
+        write_ack(engine, connection, packet, packet_id, <uint8_t>code)
+    elif not hold_ack(engine, connection, packet, packet_id, <uint8_t>code):
+        return 0x97
     return OK
 
 
@@ -197,7 +288,7 @@ cdef int refuse_publish(Engine engine, Connection connection, const PublishView*
         if view.qos == 2 and not ids_add(&connection.session.received, view.packet_id):
             return 0x97
     if view.qos:
-        write_ack(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, <uint8_t>code)
+        return acknowledge(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, False)
     return OK
 
 

@@ -12,13 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tbmq.packets import Will
 
 if TYPE_CHECKING:
     from tbmq._engine import Connection, Engine, Session
     from tbmq.session.timers import Timer
+
+CONNECTED, AWAY = "@", "-"
+"""The sign in front of a group's name: its members that are connected, and those that are away but keep messages."""
+
+
+class Routing(Protocol):
+    """Tells the other workers what this one's clients want."""
+
+    def add(self, topic_filter: str) -> None: ...
+    def remove(self, topic_filter: str) -> None: ...
+    def join(self, group: str, topic_filter: str, number: int, options: int) -> None: ...
+    def leave(self, group: str, topic_filter: str, number: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -32,6 +44,11 @@ class Granted:
     retain_as_published: bool = False
     retain_handling: int = 0
     identifier: int = 0
+
+    @property
+    def options(self) -> int:
+        """Packed as in the trie."""
+        return self.identifier << 4 | self.retain_as_published << 3 | self.no_local << 2 | self.qos
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +69,9 @@ class Client:
 class Clients:
     """The clients of this worker."""
 
-    def __init__(self, engine: Engine, max_queued: int) -> None:
+    def __init__(self, engine: Engine, routes: Routing, max_queued: int) -> None:
         self._engine = engine
+        self._routes = routes
         self._max_queued = max_queued
         self._by_id: dict[str, Client] = {}
 
@@ -69,25 +87,43 @@ class Clients:
     def create(self, client_id: str) -> Client:
         client = Client(client_id, self._engine.new_session(client_id))
         client.session.max_queued = self._max_queued
-        client.session.state = client
         self._by_id[client_id] = client
         return client
 
+    def connected(self, client: Client, connection: Connection) -> None:
+        client.connection = connection
+        self._sign_groups(client, AWAY, CONNECTED)
+
+    def disconnected(self, client: Client) -> None:
+        """The connection is gone and the session stays."""
+        client.connection = None
+        self._sign_groups(client, CONNECTED, AWAY)
+
+    def _sign_groups(self, client: Client, old: str, new: str) -> None:
+        for granted in client.subscriptions.values():
+            if granted.group is not None:
+                self._routes.leave(old + granted.group, granted.topic_filter, client.session.number)
+                self._routes.join(new + granted.group, granted.topic_filter, client.session.number, granted.options)
+
     def subscribe(self, client: Client, name: str, granted: Granted) -> bool:
-        """Adds or replaces one subscription; True when it is new."""
-        trie = self._engine.subscriptions
-        options = {
-            "qos": granted.qos,
-            "no_local": granted.no_local,
-            "retain_as_published": granted.retain_as_published,
-            "identifier": granted.identifier,
-        }
-        if granted.group is None:
-            trie.add(granted.topic_filter, client.session.number, **options)
-        else:
-            trie.add_shared(granted.group, granted.topic_filter, client.session.number, **options)
+        """Adds or replaces one subscription of a connected client; True when it is new."""
         is_new = name not in client.subscriptions
         client.subscriptions[name] = granted
+        if granted.group is not None:
+            self._routes.join(
+                CONNECTED + granted.group, granted.topic_filter, client.session.number, granted.options
+            )
+            return is_new
+        self._engine.subscriptions.add(
+            granted.topic_filter,
+            client.session.number,
+            qos=granted.qos,
+            no_local=granted.no_local,
+            retain_as_published=granted.retain_as_published,
+            identifier=granted.identifier,
+        )
+        if is_new:
+            self._routes.add(granted.topic_filter)
         return is_new
 
     def unsubscribe(self, client: Client, name: str) -> bool:
@@ -95,11 +131,12 @@ class Clients:
         granted = client.subscriptions.pop(name, None)
         if granted is None:
             return False
-        trie = self._engine.subscriptions
         if granted.group is None:
-            trie.remove(granted.topic_filter, client.session.number)
+            self._engine.subscriptions.remove(granted.topic_filter, client.session.number)
+            self._routes.remove(granted.topic_filter)
         else:
-            trie.remove_shared(granted.group, granted.topic_filter, client.session.number)
+            sign = AWAY if client.connection is None else CONNECTED
+            self._routes.leave(sign + granted.group, granted.topic_filter, client.session.number)
         return True
 
     def end(self, client: Client) -> None:
@@ -109,6 +146,5 @@ class Clients:
         for timer in (client.expiry_timer, client.will_timer):
             if timer is not None:
                 timer.cancel()
-        client.session.state = None
         self._engine.drop_session(client.session)
         del self._by_id[client.client_id]

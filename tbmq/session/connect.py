@@ -7,7 +7,7 @@ connection as they were.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tbmq.packets import Connack, Connect, Disconnect, Properties
 from tbmq.protocol import MQTT_3_1, MQTT_5, ReasonCode
@@ -30,7 +30,7 @@ V3_RETURN_CODES = {
 }
 """MQTT 3 return codes; a reason without one closes the connection without a word."""
 
-FOREVER = 0xFFFF_FFFF
+UNLIMITED = 0xFFFF_FFFF
 
 
 class Refused(Exception):
@@ -42,11 +42,19 @@ class Refused(Exception):
         self.reason = reason
 
 
+class Ownership(Protocol):
+    """Which worker a client lives on, and how to send it there."""
+
+    def is_mine(self, client_id: str) -> bool: ...
+    def pass_on(self, connection: Connection, packet: Connect) -> None: ...
+
+
 class Connector:
-    def __init__(self, config: Config, clients: Clients, wills: Wills) -> None:
+    def __init__(self, config: Config, clients: Clients, wills: Wills, ownership: Ownership) -> None:
         self._mqtt = config.mqtt
         self._clients = clients
         self._wills = wills
+        self._ownership = ownership
 
     @property
     def max_session_expiry_s(self) -> int:
@@ -55,6 +63,9 @@ class Connector:
     def handle(self, connection: Connection, packet: Connect) -> None:
         try:
             client_id = self._validate(packet)
+            if not self._ownership.is_mine(client_id):
+                self._ownership.pass_on(connection, packet)
+                return
             self._authorise_will(packet)
         except Refused as refused:
             refuse(connection, packet.protocol_level, refused.reason_code, refused.reason)
@@ -67,15 +78,16 @@ class Connector:
         client.expiry_s = expiry_s
         client.asked_for_no_expiry = packet.properties.get("session_expiry_interval", 0) == 0
         client.wants_problem_information = packet.properties.get("request_problem_information", 1) == 1
-        client.connection = connection
         client.session.keeps_messages = expiry_s > 0
+        self._clients.connected(client, connection)
         connection.context = client
-        connection.send(Connack(session_present, 0, self._properties(packet, client_id, expiry_s, keep_alive_s)))
+        connection.max_outgoing_bytes = packet.properties.get("maximum_packet_size", UNLIMITED)
+        has_flag = session_present and packet.protocol_level > MQTT_3_1  # which came with MQTT 3.1.1
+        connection.send(Connack(has_flag, 0, self._properties(packet, client_id, expiry_s, keep_alive_s)))
         connection.accept(
             client.session,
             packet.protocol_level,
             max_packet_bytes=self._mqtt.max_packet_bytes,
-            max_outgoing_bytes=packet.properties.get("maximum_packet_size", FOREVER),
             receive_maximum=packet.properties.get("receive_maximum", 65_535),
             keep_alive_ms=keep_alive_s * 1500,
             topic_alias_maximum=self._mqtt.topic_alias_maximum if packet.protocol_level == MQTT_5 else 0,
@@ -94,7 +106,10 @@ class Connector:
             return packet.client_id
         if packet.protocol_level == MQTT_3_1 or (packet.protocol_level < MQTT_5 and not packet.clean_start):
             raise Refused(ReasonCode.CLIENT_ID_NOT_VALID, "a client id is needed")  # 3.1.1: [MQTT-3.1.3-8]
-        return f"auto-{secrets.token_hex(10)}"
+        while True:  # an id of our own choice is one that lives here
+            client_id = f"auto-{secrets.token_hex(10)}"
+            if self._ownership.is_mine(client_id):
+                return client_id
 
     def _authorise_will(self, packet: Connect) -> None:
         if packet.will is not None and packet.will.topic.startswith("$SYS/"):
@@ -125,7 +140,7 @@ class Connector:
         asked = packet.properties.get("session_expiry_interval", 0)
         if packet.clean_start and asked == 0:
             return 0
-        return min(asked or FOREVER, self._mqtt.max_session_expiry_s)
+        return min(asked or UNLIMITED, self._mqtt.max_session_expiry_s)
 
     def _is_over_keep_alive(self, keep_alive_s: int) -> bool:
         return (keep_alive_s or 65_536) > self._mqtt.max_keep_alive_s < 65_535

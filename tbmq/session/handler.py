@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tbmq.packets import Auth, Connect, Disconnect, Packet, Subscribe, Unsubscribe
 from tbmq.protocol import MQTT_5, ReasonCode
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Links(Protocol):
+    """The links to other workers."""
+
+    def on_message(self, link: Connection, data: bytes) -> None: ...
+    def on_link_closed(self, link: Connection) -> None: ...
+
+
 class Handler:
     """The engine's policy. The parts it hands packets to are set by the worker, which builds them all."""
 
@@ -33,6 +40,7 @@ class Handler:
     clients: Clients
     wills: Wills
     timers: TimerWheel
+    links: Links
 
     def __init__(self, wake: Callable[[Engine], None]) -> None:
         self.wake = wake
@@ -106,12 +114,18 @@ class Handler:
         client: Client | None = connection.context
         if client is None or client.connection is not connection:
             return
-        client.connection = None
+        self.clients.disconnected(client)
         self.wills.connection_ended(client)
         if client.expiry_s == 0:
             self._end_session(client)
         else:
             client.expiry_timer = self.timers.after(client.expiry_s, lambda: self._end_session(client))
+
+    def on_peer_message(self, link: Connection, data: bytes) -> None:
+        self.links.on_message(link, data)
+
+    def on_link_closed(self, link: Connection) -> None:
+        self.links.on_link_closed(link)
 
     def on_exception(self, connection: Connection) -> None:
         client: Client | None = connection.context

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 Replay = Callable[["Client", Granted], None]
 """Sends the retained messages of a new subscription."""
 
+WhenKnown = Callable[[Callable[[], None]], None]
+"""Calls back when the other workers know what was subscribed."""
+
 
 class Subscriber:
-    def __init__(self, config: Config, clients: Clients, replay: Replay) -> None:
+    def __init__(self, config: Config, clients: Clients, when_known: WhenKnown, replay: Replay) -> None:
         self._mqtt = config.mqtt
         self._clients = clients
+        self._when_known = when_known
         self._replay = replay
 
     def handle_subscribe(self, connection: Connection, client: Client, packet: Subscribe) -> None:
@@ -38,9 +42,13 @@ class Subscriber:
             codes.append(granted.qos)
             if granted.group is None and (line.retain_handling == 0 or (line.retain_handling == 1 and is_new)):
                 wanted.append(granted)
-        connection.send(Suback(packet.packet_id, codes))
-        for granted in wanted:
-            self._replay(client, granted)
+        self._when_known(lambda: self._answer(connection, client, Suback(packet.packet_id, codes), wanted))
+
+    def _answer(self, connection: Connection, client: Client, suback: Suback, wanted: list[Granted]) -> None:
+        if connection.is_open:
+            connection.send(suback)
+            for granted in wanted:
+                self._replay(client, granted)
 
     def _judge(self, client: Client, line: Subscription, identifier: int) -> Granted | ReasonCode:
         try:
