@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import tbmq
-from tbmq.cli import config
+from tbmq.cli import bench, config
 from tbmq.cli.options import ConfigFile, Overrides, exit_when_refused
 from tbmq.config import load
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
 app.add_typer(config.app, name="config")
+app.command("bench")(bench.bench)
 
 
 @app.command()
