@@ -278,9 +278,10 @@ cdef class Decoder:
         )
 
     cdef object read_connect(self, const Header* header, Cursor* body):
-        cdef str name = string_of(body)
+        cdef str name
         cdef int level, flags, keep_alive_s, will_qos
         self.announced_level = 0
+        name = string_of(body)
         if name != "MQTT" and name != "MQIsdp":
             raise PacketError(UNSUPPORTED_VERSION, "the protocol name is not known")
         level = byte_of(body)

@@ -98,6 +98,7 @@ from tbmq._wire cimport (
     OK,
     Cursor,
     Span,
+    is_utf8,
     store_u16,
     store_u32,
     store_varint,
@@ -441,6 +442,7 @@ cdef class Engine:
     cdef uint64_t round                  # number of the round that is being collected for other workers
     cdef uint64_t complete_round         # everybody has confirmed up to here
     cdef bint round_is_full              # send it now rather than at the end
+    cdef dict waiting                    # groups without a connected member: (name, node) -> list of Message*
     cdef list holders                    # connections with held acks
     cdef list confirming                 # links that get a CONFIRM at the end of this round
     cdef readonly uint64_t retained_bytes
@@ -484,7 +486,7 @@ cdef class Engine:
         self.peers = [None if i == index else Peer.__new__(Peer, i) for i in range(workers)]
         self.reader = new_reader()
         self.round = 1
-        self.holders, self.confirming = [], []
+        self.holders, self.confirming, self.waiting = [], [], {}
         self.subscriptions, self.routes, self.groups = SubscriptionTrie(), SubscriptionTrie(), SubscriptionTrie()
         self.retained = TopicTrie()
         self.decoder = Decoder()
@@ -508,8 +510,10 @@ cdef class Engine:
         for i in range(self.n_sessions):
             if self.sessions[i] != NULL:
                 Py_DECREF(<object>self.sessions[i])
+        for messages in self.waiting.values():
+            drop_waiting(messages)
         free(self.sessions)
-        for i in range(POOL_CLASSES):
+        for i in range(<uint32_t>POOL_CLASSES):
             while self.pool[i] != NULL:
                 buffer = self.pool[i]
                 self.pool[i] = (<uint8_t**>buffer)[0]
@@ -666,6 +670,18 @@ cdef class Engine:
             return False
         return send_retained(self, session, <Message*><size_t>value, qos, identifier)
 
+    def member_leaves(self, Session session not None):
+        """Call before a member leaves its groups: what it has not acknowledged goes to others."""
+        release_shared(self, session)
+
+    def member_came(self, bytes group not None):
+        """A member of this group (name without sign) is connected now, on any worker: what waited for one is sent."""
+        drain_group(self, group)
+
+    def group_changed(self, bytes group not None):
+        """A member is gone for good: when it was the last one, nobody will ever come for what waits."""
+        prune_group(self, group)
+
     def statistics(self) -> dict:
         cdef int i
         return {
@@ -673,6 +689,7 @@ cdef class Engine:
             "sessions": self.n_sessions - len(self.free_numbers),
             "retained": len(self.retained),
             "retained_bytes": self.retained_bytes,
+            "waiting_for_group": sum(map(len, self.waiting.values())),
             "congested": len(self.congested),
             "bytes_in": self.counters.bytes_in,
             "bytes_out": self.counters.bytes_out,
@@ -692,5 +709,6 @@ cdef class Engine:
 include "_engine_mesh.pxi"
 include "_engine_output.pxi"
 include "_engine_deliver.pxi"
+include "_engine_shared.pxi"
 include "_engine_publish.pxi"
 include "_engine_input.pxi"

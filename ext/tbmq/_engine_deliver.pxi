@@ -25,6 +25,7 @@ cdef struct Publication:
     uint8_t qos
     bint retain
     bint forwarded               # it went to other workers: its ack waits for them
+    bint is_shared               # it is being delivered through a shared subscription
     bint over_limit              # it should have been retained, but a limit forbade it
     bint is_replay               # a retained message for a new subscription: its retain flag stays
     Message* message             # NULL until somebody has to keep it; one reference is ours
@@ -298,12 +299,17 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
             if delivery != NULL:
                 fill_delivery(session, delivery, message, qos, retain, identifiers, n_identifiers)
                 delivery.state = SENT
+                delivery.is_shared = publication.is_shared
                 if write_copy(engine, connection, publication, qos, retain, packet_id, identifiers, n_identifiers):
                     return True
                 drop_delivery(delivery)  # too large for this client: as if delivered [MQTT-3.1.2-25]
                 window_remove(&session.window, delivery)
                 return False
-    return enqueue(engine, session, message, qos, retain, identifiers, n_identifiers)
+    delivery = enqueue(engine, session, message, qos, retain, identifiers, n_identifiers)
+    if delivery == NULL:
+        return False
+    delivery.is_shared = publication.is_shared
+    return True
 
 
 cdef void fill_delivery(Session session, Delivery* delivery, Message* message, uint8_t qos, bint retain,
@@ -325,12 +331,13 @@ cdef void fill_delivery(Session session, Delivery* delivery, Message* message, u
                 delivery.identifiers[i + 1] = identifiers[i]
 
 
-cdef bint enqueue(Engine engine, Session session, Message* message, uint8_t qos, bint retain,
+cdef Delivery* enqueue(Engine engine, Session session, Message* message, uint8_t qos, bint retain,
                   const uint32_t* identifiers, uint32_t n_identifiers) noexcept:
+    """The new entry; NULL, and counted, when it cannot be kept."""
     cdef Delivery* delivery
     if session.max_queued == 0:
         engine.counters.drops[DROP_QUEUE_FULL] += 1
-        return False
+        return NULL
     if session.queue.count >= session.max_queued:  # the oldest goes
         drop_delivery(queue_at(&session.queue, 0))
         queue_pop(&session.queue)
@@ -338,9 +345,9 @@ cdef bint enqueue(Engine engine, Session session, Message* message, uint8_t qos,
     delivery = queue_push(&session.queue)
     if delivery == NULL:
         engine.counters.drops[DROP_NO_MEMORY] += 1
-        return False
+        return NULL
     fill_delivery(session, delivery, message, qos, retain, identifiers, n_identifiers)
-    return True
+    return delivery
 
 
 # --- Sending what a session has kept -------------------------------------------------------------------------------
@@ -401,6 +408,19 @@ cdef void pump(Engine engine, Session session) noexcept:
             window_remove(&session.window, delivery)
 
 
+cdef uint64_t* ordered_window(const Window* window) noexcept:
+    """The window's entries by send order, as order << 16 | packet id; malloc'ed. NULL when memory is out."""
+    cdef uint64_t* entries = <uint64_t*>malloc(max(window.count, <uint32_t>1) * sizeof(uint64_t))
+    cdef uint32_t i, n = 0
+    if entries != NULL:
+        for i in range(window.capacity):
+            if window.slots[i].packet_id:
+                entries[n] = <uint64_t>window.slots[i].order << 16 | window.slots[i].packet_id
+                n += 1
+        qsort(entries, n, sizeof(uint64_t), by_order)
+    return entries
+
+
 cdef int by_order(const void* left_side, const void* right_side) noexcept nogil:
     cdef uint64_t a = (<const uint64_t*>left_side)[0]
     cdef uint64_t b = (<const uint64_t*>right_side)[0]
@@ -411,21 +431,15 @@ cdef void resend(Engine engine, Session session) noexcept:
     """A session is resumed: everything in flight goes out again, in the order it was sent first [MQTT-4.4.0-1]."""
     cdef Connection connection = session.connection
     cdef uint64_t* entries
-    cdef uint32_t i, n = 0
+    cdef uint32_t i, n = session.window.count
     cdef Delivery* delivery
     session.held_back = 0
-    if session.window.count:
-        entries = <uint64_t*>malloc(session.window.count * sizeof(uint64_t))
+    if n:
+        entries = ordered_window(&session.window)
         if entries == NULL:
             connection.hung_up = True  # without its order nothing may be sent
             make_ready(engine, connection)
             return
-        for i in range(session.window.capacity):
-            delivery = &session.window.slots[i]
-            if delivery.packet_id:
-                entries[n] = <uint64_t>delivery.order << 16 | delivery.packet_id
-                n += 1
-        qsort(entries, n, sizeof(uint64_t), by_order)
         for i in range(n):
             delivery = window_find(&session.window, <uint16_t>(entries[i] & 0xFFFF))
             if delivery.state == RELEASED:

@@ -118,6 +118,8 @@ cdef bint append(Engine engine, Peer peer, BatchWriter writer, Publication* publ
         engine.counters.drops[DROP_NO_MEMORY] += 1
         return False
     publication.forwarded = True
+    if not engine.running:
+        wake(engine)
     if writer.size >= BATCH_BYTES:
         engine.round_is_full = True
     if waiting_bytes(peer.link) > engine.settings.high_water_bytes:
@@ -259,7 +261,6 @@ cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_
     cdef Publication publication
     cdef Order order
     cdef uint32_t at = 0
-    cdef uint32_t identifier
     while engine.reader.next(&view):
         start_publication(engine, &publication)
         publication.topic = Span(view.topic, view.topic_bytes)
@@ -277,11 +278,7 @@ cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_
             memcpy(&order, &orders[at], sizeof(Order))
             at += 1
             if order.session < engine.n_sessions and engine.sessions[order.session] != NULL:
-                identifier = order.options >> 4
-                deliver(
-                    engine, <Session>engine.sessions[order.session], order.options & 3, (order.options >> 3) & 1,
-                    &identifier, 1 if identifier else 0, &publication
-                )
+                deliver_shared(engine, <Session>engine.sessions[order.session], order.options, &publication)
             else:
                 engine.counters.drops[DROP_MEMBER_LEFT] += 1
         engine.publisher = None

@@ -42,56 +42,6 @@ cdef int deliver_to_subscribers(Engine engine, Publication* publication) noexcep
     return taken
 
 
-# Shared subscriptions. Every worker knows the members of all workers, so that the one where a message is published can
-# choose among all of them. A group appears as up to two groups of the trie: `@name` holds its members that are connected,
-# `-name` those that are away but keep messages. The second is asked only where the first has nobody.
-
-cdef int deliver_to_groups(Engine engine, Publication* publication) noexcept:
-    cdef const Match* match = engine.groups.find(publication.topic.data, publication.topic.size)
-    cdef uint32_t i
-    cdef int taken = 0
-    if match == NULL:
-        engine.counters.drops[DROP_NO_MEMORY] += 1
-        return 0
-    for i in range(match.n_groups):
-        if match.groups[i].name[0] == c"@" or not has_connected_twin(match, match.groups[i]):
-            taken += deliver_to_member(engine, match.groups[i], publication)
-    return taken
-
-
-cdef bint has_connected_twin(const Match* match, const Group* group) noexcept:
-    cdef uint32_t i
-    cdef const Group* other
-    for i in range(match.n_groups):
-        other = match.groups[i]
-        if (
-            other.node == group.node
-            and other.name_size == group.name_size
-            and other.name[0] == c"@"
-            and memcmp(other.name + 1, group.name + 1, group.name_size - 1) == 0
-        ):
-            return True
-    return False
-
-
-cdef bint deliver_to_member(Engine engine, Group* group, Publication* publication) noexcept:
-    """Round robin: one turn further for every message."""
-    cdef SubscriberList* members = group.members
-    cdef uint32_t at = group.cursor % members.size
-    cdef uint32_t member = members.items[at].subscriber
-    cdef uint32_t options = members.items[at].options
-    cdef uint32_t worker = member >> MEMBER_BITS
-    cdef uint32_t number = member & ((1 << MEMBER_BITS) - 1)
-    cdef uint32_t identifier = options >> 4
-    group.cursor = at + 1
-    if worker != engine.index:
-        return append_directed(engine, <Peer>engine.peers[worker], number, options, publication)
-    return deliver(
-        engine, <Session>engine.sessions[number], options & 3, (options >> 3) & 1, &identifier,
-        1 if identifier else 0, publication
-    )
-
-
 # --- Retained messages ---------------------------------------------------------------------------------------------
 
 cdef void retain_message(Engine engine, Publication* publication) noexcept:
@@ -149,16 +99,8 @@ cdef bint send_retained(Engine engine, Session session, Message* message, uint8_
 
 cdef void replay(Engine engine, Session session, Message* message, uint8_t granted_qos, uint32_t identifier) noexcept:
     cdef Publication publication
-    start_publication(engine, &publication)
-    publication.topic = Span(message_topic(message), message.topic_bytes)
-    publication.properties = Span(message_properties(message), message.properties_bytes)
-    publication.payload = Span(message_payload(message), message.payload_bytes)
-    publication.received_ms = message.received_ms
-    publication.expiry_s = message.expiry_s
-    publication.qos = message.qos
+    publication_of(engine, &publication, message)
     publication.is_replay = True
-    message.refs += 1
-    publication.message = message
     deliver(engine, session, granted_qos, True, &identifier, 1 if identifier else 0, &publication)
     end_publication(&publication)
 
@@ -226,6 +168,8 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
             body.fault = "more messages in flight than Receive Maximum allows"  # [MQTT-3.3.4-9]
             return 0x93
         connection.unsent_acks += 1
+    if view.payload_format and not is_utf8(view.payload.data, view.payload.size, True):
+        return refuse_publish(engine, connection, &view, 0x99)
     if view.topic.data[0] == c"$":
         code = judge_dollar_topic(engine, connection, &view.topic)
         if code != OK:

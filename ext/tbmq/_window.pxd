@@ -34,6 +34,7 @@ cdef struct Delivery:
     uint8_t qos
     uint8_t retain          # the flag as this subscriber gets it
     uint8_t state           # DeliveryState
+    uint8_t is_shared       # through a shared subscription: goes to another member when this one leaves
 
 cdef struct Window:
     Delivery* slots         # NULL until the first message

@@ -173,7 +173,12 @@ cdef inline uint64_t bytes_equal(uint64_t word, uint64_t repeated) noexcept nogi
 
 
 cdef inline bint is_mqtt_utf8(const uint8_t* data, size_t size) noexcept nogil:
-    """Well-formed UTF-8 without U+0000 [MQTT-1.5.4-1, MQTT-1.5.4-2]: no overlong forms, surrogates, or above U+10FFFF."""
+    """Well-formed UTF-8 without U+0000 [MQTT-1.5.4-1, MQTT-1.5.4-2]."""
+    return is_utf8(data, size, False)
+
+
+cdef inline bint is_utf8(const uint8_t* data, size_t size, bint allow_null) noexcept nogil:
+    """Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF."""
     cdef size_t i = 0
     cdef uint64_t word
     cdef uint8_t lead, low, high
@@ -185,7 +190,7 @@ cdef inline bint is_mqtt_utf8(const uint8_t* data, size_t size) noexcept nogil:
             continue
         lead = data[i]
         if lead < 0x80:
-            if lead == 0:
+            if lead == 0 and not allow_null:
                 return False
             i += 1
             continue

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tbmq.session.client import CONNECTED
+
 if TYPE_CHECKING:
     from tbmq._engine import Engine
     from tbmq.net.mesh import Mesh, Message
@@ -68,7 +70,7 @@ class Routes:
     def leave(self, group: str, topic_filter: str, number: int) -> None:
         member = self._engine.index << MEMBER_BITS | number
         self._members.pop((group, topic_filter, member), None)
-        self._engine.groups.remove_shared(group, topic_filter, member)
+        _apply_leave(self._engine, group, topic_filter, member)
         self._change(["leave", group, topic_filter, member, 0])
 
     def when_known(self, callback: Callable[[], None]) -> None:
@@ -113,7 +115,7 @@ class Routes:
                     _apply_join(self._engine, group, topic_filter, member, options)
                     members.add((group, topic_filter, member))
                 case ["leave", group, topic_filter, member, _]:
-                    self._engine.groups.remove_shared(group, topic_filter, member)
+                    _apply_leave(self._engine, group, topic_filter, member)
                     members.discard((group, topic_filter, member))
         self._mesh.send(index, "routed", {"sequence": message["sequence"]})
 
@@ -138,7 +140,7 @@ class Routes:
         for topic_filter in self._theirs.pop(index, ()):
             self._engine.routes.remove(topic_filter, index)
         for group, topic_filter, member in self._their_members.pop(index, ()):
-            self._engine.groups.remove_shared(group, topic_filter, member)
+            _apply_leave(self._engine, group, topic_filter, member)
 
     def _least_confirmed(self) -> int:
         return min(self._confirmed.values(), default=self._sequence + 1)
@@ -158,3 +160,10 @@ def _apply_join(engine: Engine, group: str, topic_filter: str, member: int, opti
         retain_as_published=bool(options & 8),
         identifier=options >> 4,
     )
+    if group.startswith(CONNECTED):
+        engine.member_came(group[1:].encode())
+
+
+def _apply_leave(engine: Engine, group: str, topic_filter: str, member: int) -> None:
+    engine.groups.remove_shared(group, topic_filter, member)
+    engine.group_changed(group[1:].encode())

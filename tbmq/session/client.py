@@ -95,7 +95,9 @@ class Clients:
         self._sign_groups(client, AWAY, CONNECTED)
 
     def disconnected(self, client: Client) -> None:
-        """The connection is gone and the session stays."""
+        """The connection is gone; whether the session stays is not said yet."""
+        if any(granted.group is not None for granted in client.subscriptions.values()):
+            self._engine.member_leaves(client.session)
         client.connection = None
         self._sign_groups(client, CONNECTED, AWAY)
 

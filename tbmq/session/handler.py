@@ -88,7 +88,7 @@ class Handler:
     def on_violation(self, connection: Connection, reason_code: int, detail: str) -> None:
         self.disconnects[ReasonCode(reason_code).name.lower()] += 1
         client: Client | None = connection.context
-        log.info("%s: closing: %s", client.client_id if client else connection.peer, detail)
+        log.info("%s: closing: %s", _name(client, connection), detail)
         if client is None:
             if connection.protocol_level:
                 refuse(connection, connection.protocol_level, ReasonCode(reason_code), detail)
@@ -101,7 +101,7 @@ class Handler:
         self.disconnects["keep_alive_timeout" if connected else "connect_timeout"] += 1
         log.info(
             "%s: closing: %s",
-            client.client_id if client else connection.peer,
+            _name(client, connection),
             "nothing was heard for 1.5 times the keep-alive" if connected else "no CONNECT came in time",
         )
         if connected and connection.protocol_level == MQTT_5:
@@ -130,8 +130,13 @@ class Handler:
     def on_exception(self, connection: Connection) -> None:
         client: Client | None = connection.context
         self.disconnects["internal_error"] += 1
-        log.exception("%s: internal error, closing", client.client_id if client else connection.peer)
+        log.exception("%s: internal error, closing", _name(client, connection))
 
     def _end_session(self, client: Client) -> None:
         self.wills.session_ended(client)
         self.clients.end(client)
+
+
+def _name(client: Client | None, connection: Connection) -> str:
+    """For the log: a client id may hold anything, a line of the log must not."""
+    return connection.peer if client is None else repr(client.client_id)[1:-1]

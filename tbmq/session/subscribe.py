@@ -42,6 +42,7 @@ class Subscriber:
             codes.append(granted.qos)
             if granted.group is None and (line.retain_handling == 0 or (line.retain_handling == 1 and is_new)):
                 wanted.append(granted)
+        connection.suspend()  # what the client sends next is handled after the answer, as with one worker
         self._when_known(lambda: self._answer(connection, client, Suback(packet.packet_id, codes), wanted))
 
     def _answer(self, connection: Connection, client: Client, suback: Suback, wanted: list[Granted]) -> None:
@@ -49,6 +50,7 @@ class Subscriber:
             connection.send(suback)
             for granted in wanted:
                 self._replay(client, granted)
+            connection.resume()
 
     def _judge(self, client: Client, line: Subscription, identifier: int) -> Granted | ReasonCode:
         try:
