@@ -133,6 +133,8 @@ def _judge_first_byte(sender, level, first, sent):
         return PROTOCOL_ERROR  # [MQTT-3.1.0-1], [MQTT-3.1.0-2]
     if packet_type not in sent:
         return PROTOCOL_ERROR
+    if packet_type == DISCONNECT and sender == FROM_SERVER and level < 5:
+        return PROTOCOL_ERROR
     if packet_type == AUTH and level < 5:
         return MALFORMED
     if packet_type == PUBLISH:

@@ -93,6 +93,11 @@ cdef class Decoder:
     def protocol_level(self):
         return self.level
 
+    @protocol_level.setter
+    def protocol_level(self, int value):
+        check_level(value)
+        self.level = value
+
     @property
     def max_packet_bytes(self):
         """Writable: what an unknown peer may send in CONNECT is less than what it may send afterwards."""

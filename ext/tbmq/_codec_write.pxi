@@ -88,6 +88,12 @@ cdef long in_range(value, long minimum, long maximum, str what) except -1:
     return value
 
 
+cdef bytes as_bytes(value, str what):
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise ValueError(f"{what} is a {type(value).__name__}; it must be bytes")
+    return bytes(value)
+
+
 cdef int put_property(_Body body, int identifier, value) except -1:
     cdef const Rule* rule = &rules[identifier]
     cdef str name = property_names[identifier]
@@ -99,8 +105,10 @@ cdef int put_property(_Body body, int identifier, value) except -1:
         if identifier == RESPONSE_TOPIC and (not value or "+" in value or "#" in value):
             raise ValueError("property response_topic is empty or holds a wildcard")
     elif rule.kind == BINARY:
-        body.put_binary(bytes(value), what)
+        body.put_binary(as_bytes(value, what), what)
     elif rule.kind == STRING_PAIR:
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise ValueError(f"{what} is {value!r}; it must be a pair of texts")
         key, item = value
         body.put_string(key, what)
         body.put_string(item, what)
@@ -136,6 +144,8 @@ cdef int put_property_list(_Body section, dict properties, int packet, Sender se
             who = "client" if sender == FROM_CLIENT else "server"
             raise ValueError(f"property {name} is not allowed in {where} from a {who}")
         if rules[identifier].repeatable & bit:
+            if not isinstance(value, (tuple, list)):
+                raise ValueError(f"property {name} is {value!r}; it must be a list, as it may be repeated")
             for item in value:
                 put_property(section, identifier, item)
         else:
@@ -252,7 +262,7 @@ def _write_publish(_Body body, packet, int level, int sender):
         raise ValueError("a packet_id needs qos 1 or 2")
     if level == 5:
         put_properties(body, packet.properties, PUBLISH, <Sender>sender)
-    payload = bytes(packet.payload)
+    payload = as_bytes(packet.payload, "payload")
     body.put_raw(PyBytes_AS_STRING(payload), len(payload))
     return PUBLISH << 4 | (8 if packet.dup else 0) | qos << 1 | (1 if packet.retain else 0)
 
@@ -352,6 +362,8 @@ def _write_pingresp(_Body body, packet, int level, int sender):
 
 
 def _write_disconnect(_Body body, packet, int level, int sender):
+    if level < 5 and sender == FROM_SERVER:
+        raise ValueError("DISCONNECT from a server needs MQTT 5")
     if level == 5:
         put_code_and_properties(body, DISCONNECT, packet.reason_code, packet.properties, <Sender>sender)
     elif packet.reason_code:

@@ -282,6 +282,7 @@ cdef class Connection:
     cdef HeldAck* held                   # acks that wait for other workers, oldest first
     cdef uint32_t held_count
     cdef uint32_t held_capacity
+    cdef tuple violation                 # (reason code, detail) for which it ends when its held acks have left
     cdef uint64_t confirm_round          # LINK_IN: the round to confirm at the end of ours
     cdef bint confirms                   # in engine.confirming
     # output

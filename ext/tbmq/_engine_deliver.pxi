@@ -24,7 +24,7 @@ cdef struct Publication:
     uint32_t publisher           # session number, or NOBODY
     uint8_t qos
     bint retain
-    bint forwarded               # it went to other workers: its ack waits for them
+    uint64_t round               # in which it goes to other workers: its ack waits for them; 0: to none
     bint is_shared               # it is being delivered through a shared subscription
     bint over_limit              # it should have been retained, but a limit forbade it
     bint is_replay               # a retained message for a new subscription: its retain flag stays

@@ -249,7 +249,12 @@ cdef void violate(Engine engine, Connection connection, int code, const char* fa
 
 
 cdef void violate_with(Engine engine, Connection connection, int code, str detail) noexcept:
-    """The peer broke the protocol: the policy says goodbye, then the connection ends."""
+    """The peer broke the protocol: the policy says goodbye, then the connection ends. Acks of what came before, which
+    wait for other workers, leave first."""
+    if connection.held_count and connection.violation is None:
+        connection.violation = (code, detail)
+        connection.suspended = True
+        return
     try:
         engine.handler.on_violation(connection, code, detail)
     except Exception:

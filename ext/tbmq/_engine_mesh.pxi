@@ -9,8 +9,7 @@
 #   0  size of the body u32 | 4  kind u8 | 5  zero | 8  round u64          (little-endian: both ends are one machine)
 #
 #   BATCH      a batch; the receiver matches each message against its own subscriptions
-#   DIRECTED   u32 n, n times (session number u32, options u32), a batch of n messages: shared subscriptions, whose member
-#              the sender has chosen
+#   DIRECTED   u32 n, n times an Order, a batch of n messages: shared subscriptions, whose member the sender has chosen
 #   CONFIRM    all frames up to this round have taken effect
 #   MESSAGE    bytes for the handler in Python: routes, requests
 #
@@ -30,6 +29,7 @@ cdef enum:
 cdef struct Order:               # of a DIRECTED frame
     uint32_t session             # number at the receiver
     uint32_t options             # of the subscription, as in the trie
+    uint32_t group               # checksum of the group's name: when the member has left, another one gets the message
 
 cdef struct HeldAck:
     uint64_t round               # leaves when this round is complete
@@ -117,7 +117,7 @@ cdef bint append(Engine engine, Peer peer, BatchWriter writer, Publication* publ
     if done == 0:
         engine.counters.drops[DROP_NO_MEMORY] += 1
         return False
-    publication.forwarded = True
+    publication.round = engine.round
     if not engine.running:
         wake(engine)
     if writer.size >= BATCH_BYTES:
@@ -127,7 +127,9 @@ cdef bint append(Engine engine, Peer peer, BatchWriter writer, Publication* publ
     return True
 
 
-cdef bint append_directed(Engine engine, Peer peer, uint32_t number, uint32_t options, Publication* publication) noexcept:
+cdef bint append_directed(
+    Engine engine, Peer peer, uint32_t number, uint32_t options, const Group* group, Publication* publication
+) noexcept:
     cdef Order* grown
     cdef uint32_t at = peer.directed.count
     if at == peer.orders_capacity:
@@ -140,7 +142,7 @@ cdef bint append_directed(Engine engine, Peer peer, uint32_t number, uint32_t op
     if not append(engine, peer, peer.directed, publication):
         return False
     at = peer.directed.count - 1  # the round may have been sealed in between
-    peer.orders[at] = Order(number, options)
+    peer.orders[at] = Order(number, options, group_checksum(group))
     return True
 
 
@@ -277,10 +279,7 @@ cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_
         elif at < n_orders:
             memcpy(&order, &orders[at], sizeof(Order))
             at += 1
-            if order.session < engine.n_sessions and engine.sessions[order.session] != NULL:
-                deliver_shared(engine, <Session>engine.sessions[order.session], order.options, &publication)
-            else:
-                engine.counters.drops[DROP_MEMBER_LEFT] += 1
+            take_order(engine, &order, &publication)
         engine.publisher = None
         end_publication(&publication)
     return 0
@@ -327,6 +326,8 @@ cdef void complete_rounds(Engine engine) noexcept:
         release_acks(engine, connection)
         if connection.held_count and connection.open:
             engine.holders.append(connection)
+        elif connection.violation is not None and connection.open:
+            violate_with(engine, connection, connection.violation[0], connection.violation[1])
 
 
 cdef void release_acks(Engine engine, Connection connection) noexcept:
@@ -342,8 +343,10 @@ cdef void release_acks(Engine engine, Connection connection) noexcept:
         memmove(connection.held, connection.held + done, connection.held_count * sizeof(HeldAck))
 
 
-cdef bint hold_ack(Engine engine, Connection connection, PacketType packet, uint16_t packet_id, uint8_t code) noexcept:
-    """Keeps an ack until the present round is complete. Bounded by Receive Maximum, or by the 65,535 packet ids."""
+cdef bint hold_ack(Engine engine, Connection connection, PacketType packet, uint16_t packet_id, uint8_t code,
+                   uint64_t round_number) noexcept:
+    """Keeps an ack until that round, and those of the acks before it, are complete. Bounded by Receive Maximum, or by the
+    65,535 packet ids."""
     cdef HeldAck* grown
     cdef uint32_t capacity
     if connection.held_count == connection.held_capacity:
@@ -355,7 +358,7 @@ cdef bint hold_ack(Engine engine, Connection connection, PacketType packet, uint
         connection.held_capacity = capacity
     if connection.held_count == 0:
         engine.holders.append(connection)
-    connection.held[connection.held_count] = HeldAck(engine.round, packet_id, <uint8_t>packet, code)
+    connection.held[connection.held_count] = HeldAck(round_number, packet_id, <uint8_t>packet, code)
     connection.held_count += 1
     return True
 

@@ -198,18 +198,18 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
         if view.qos == 2 and code >= 0x80:
             ids_remove(&session.received, view.packet_id)
         return acknowledge(
-            engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, publication.forwarded
+            engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, publication.round
         )
     return OK
 
 
 cdef int acknowledge(
-    Engine engine, Connection connection, PacketType packet, uint16_t packet_id, int code, bint wait
+    Engine engine, Connection connection, PacketType packet, uint16_t packet_id, int code, uint64_t round_number
 ) noexcept:
     """Now, or, when other workers have to confirm this message or one before it, when they have."""
-    if not wait and connection.held_count == 0:
+    if round_number == 0 and connection.held_count == 0:
         write_ack(engine, connection, packet, packet_id, <uint8_t>code)
-    elif not hold_ack(engine, connection, packet, packet_id, <uint8_t>code):
+    elif not hold_ack(engine, connection, packet, packet_id, <uint8_t>code, round_number):
         return 0x97
     return OK
 
@@ -232,7 +232,7 @@ cdef int refuse_publish(Engine engine, Connection connection, const PublishView*
         if view.qos == 2 and not ids_add(&connection.session.received, view.packet_id):
             return 0x97
     if view.qos:
-        return acknowledge(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, False)
+        return acknowledge(engine, connection, PUBACK if view.qos == 1 else PUBREC, view.packet_id, code, 0)
     return OK
 
 

@@ -56,7 +56,7 @@ cdef bint deliver_to_member(Engine engine, Group* group, uint32_t except_member,
     member, options = members.items[at].subscriber, members.items[at].options
     worker, number = member >> MEMBER_BITS, member & ((1 << MEMBER_BITS) - 1)
     if worker != engine.index:
-        return append_directed(engine, <Peer>engine.peers[worker], number, options, publication)
+        return append_directed(engine, <Peer>engine.peers[worker], number, options, group, publication)
     return deliver_shared(engine, <Session>engine.sessions[number], options, publication)
 
 
@@ -69,6 +69,42 @@ cdef bint deliver_shared(Engine engine, Session session, uint32_t options, Publi
     )
     publication.is_shared = False
     return delivered
+
+
+cdef inline uint32_t group_checksum(const Group* group) noexcept:
+    return crc32c_update(0, group.name + 1, group.name_size - 1)
+
+
+cdef inline bint is_member(const Group* group, uint32_t member) noexcept:
+    cdef uint32_t i
+    for i in range(group.members.size):
+        if group.members.items[i].subscriber == member:
+            return True
+    return False
+
+
+cdef void take_order(Engine engine, const Order* order, Publication* publication) noexcept:
+    """A message for a member that another worker has chosen. If that one has left meanwhile, somebody else gets it."""
+    cdef const Match* match = engine.groups.find(publication.topic.data, publication.topic.size)
+    cdef uint32_t member = engine.index << MEMBER_BITS | order.session
+    cdef Group* substitute = NULL
+    cdef uint32_t i
+    if match == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return
+    for i in range(match.n_groups):
+        if group_checksum(match.groups[i]) == order.group:
+            if is_member(match.groups[i], member):
+                deliver_shared(engine, <Session>engine.sessions[order.session], order.options, publication)
+                return
+            if substitute == NULL or match.groups[i].name[0] == c"@":
+                substitute = match.groups[i]
+    if substitute == NULL:
+        engine.counters.drops[DROP_MEMBER_LEFT] += 1
+    elif substitute.name[0] == c"@":
+        deliver_to_member(engine, substitute, NOBODY, publication)
+    elif publication.qos:
+        wait_for_member(engine, substitute, publication)
 
 
 # --- Waiting for a member ------------------------------------------------------------------------------------------
@@ -212,13 +248,11 @@ cdef void pass_to_others(Engine engine, Session session, Message* message) noexc
     cdef const Match* match = engine.groups.find(message_topic(message), message.topic_bytes)
     cdef uint32_t member = engine.index << MEMBER_BITS | session.number
     cdef Group* group
-    cdef uint32_t i, k
+    cdef uint32_t i
     if match == NULL:
         return
     for i in range(match.n_groups):
         group = match.groups[i]
-        if group.name[0] == c"@":
-            for k in range(group.members.size):
-                if group.members.items[k].subscriber == member:
-                    send_to_group(engine, message, name_of(group), group.node, member)
-                    return
+        if group.name[0] == c"@" and is_member(group, member):
+            send_to_group(engine, message, name_of(group), group.node, member)
+            return

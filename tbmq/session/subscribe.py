@@ -42,15 +42,22 @@ class Subscriber:
             codes.append(granted.qos)
             if granted.group is None and (line.retain_handling == 0 or (line.retain_handling == 1 and is_new)):
                 wanted.append(granted)
-        connection.suspend()  # what the client sends next is handled after the answer, as with one worker
-        self._when_known(lambda: self._answer(connection, client, Suback(packet.packet_id, codes), wanted))
+        self._answer_when_known(connection, client, Suback(packet.packet_id, codes), wanted)
 
-    def _answer(self, connection: Connection, client: Client, suback: Suback, wanted: list[Granted]) -> None:
-        if connection.is_open:
-            connection.send(suback)
-            for granted in wanted:
-                self._replay(client, granted)
-            connection.resume()
+    def _answer_when_known(
+        self, connection: Connection, client: Client, answer: Suback | Unsuback, wanted: list[Granted]
+    ) -> None:
+        """When all workers know the change. What the client sends meanwhile is handled afterwards, as with one worker."""
+
+        def send_answer() -> None:
+            if connection.is_open:
+                connection.send(answer)
+                for granted in wanted:
+                    self._replay(client, granted)
+                connection.resume()
+
+        connection.suspend()
+        self._when_known(send_answer)
 
     def _judge(self, client: Client, line: Subscription, identifier: int) -> Granted | ReasonCode:
         try:
@@ -77,4 +84,5 @@ class Subscriber:
             ReasonCode.SUCCESS if self._clients.unsubscribe(client, name) else ReasonCode.NO_SUBSCRIPTION_EXISTED
             for name in packet.topic_filters
         ]
-        connection.send(Unsuback(packet.packet_id, list(codes) if connection.protocol_level == MQTT_5 else []))
+        answer = Unsuback(packet.packet_id, list(codes) if connection.protocol_level == MQTT_5 else [])
+        self._answer_when_known(connection, client, answer, [])
