@@ -2,7 +2,7 @@
 
 It does nothing else, so that nothing can make it fail: no threads, no loop, no MQTT.
 
-    bind ──▶ fork workers ──▶ all ready: say so ──▶ wait for signals and dead children ──▶ SIGTERM to all, SIGKILL late ones
+    bind ──▶ fork workers ──▶ all ready: say so ──▶ wait for signals and dead children ──▶ SIGTERM, late ones SIGKILL
 """
 
 from __future__ import annotations
@@ -126,12 +126,16 @@ class Supervisor:
                 waiting[fd].ready_fd = -1
                 if is_ready:
                     log.debug("worker %d: ready", waiting[fd].index)
-        if not self.announced and not self.stopping_since:
-            if all(child.pid and child.ready_fd < 0 for child in self.children):
-                self.announced = True
-                for address in self.addresses:
-                    log.info("listening for MQTT on %s", address)
-                log.info("ready: %s", _count(len(self.children), "worker"))
+        self._announce()
+
+    def _announce(self) -> None:
+        """Once, when all workers accept connections."""
+        are_ready = all(child.pid and child.ready_fd < 0 for child in self.children)
+        if are_ready and not self.announced and not self.stopping_since:
+            self.announced = True
+            for address in self.addresses:
+                log.info("listening for MQTT on %s", address)
+            log.info("ready: %s", _count(len(self.children), "worker"))
 
     def _reap(self) -> None:
         for child in self.children:

@@ -1,6 +1,6 @@
 """One worker: one process, one uvloop loop, one core. The composition root of everything that handles MQTT.
 
-    startup -> run until told to stop -> shutdown, each bounded in time
+Its life: startup, then running until told to stop, then shutdown; each is bounded in time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._listeners: list[TcpListener] = []
         self.service_id = f"{config.node.name}-{index}"
-        handler = Handler(wake=lambda engine: loop.call_soon(engine.run))
+        handler = Handler(wake=self._wake)
         self.engine = Engine(
             handler,
             index=index,
@@ -115,6 +115,9 @@ class Worker:
             data = encode(packet, packet.protocol_level, client=True) + rest
             owner = owner_of(packet.client_id, self._config.workers)
             self.handover.pass_on(owner, descriptor, connection.peer, data)
+
+    def _wake(self, engine: Engine) -> None:
+        self._loop.call_soon(engine.run)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -94,7 +94,7 @@ cdef void take_order(Engine engine, const Order* order, Publication* publication
         return
     for i in range(match.n_groups):
         if group_checksum(match.groups[i]) == order.group:
-            if is_member(match.groups[i], member):
+            if match.groups[i].name[0] == c"@" and is_member(match.groups[i], member):
                 deliver_shared(engine, <Session>engine.sessions[order.session], order.options, publication)
                 return
             if substitute == NULL or match.groups[i].name[0] == c"@":

@@ -41,6 +41,7 @@ class Mesh:
         self._folder = folder
         self._listeners: dict[str, Listener] = {}
         self._present: dict[int, Connection] = {}  # our links
+        self._incoming: dict[int, Connection] = {}  # the others' links to us
         self._is_open = True
         self.joined: list[Callable[[int], None]] = []  # called when our link to a worker stands
         self.left: list[Callable[[int], None]] = []  # called when a worker is gone
@@ -67,9 +68,12 @@ class Mesh:
                 self._dial(index)
 
     async def wait_for_all(self, timeout_s: float) -> bool:
-        """True when every other worker is linked; a worker that is down must not keep us from serving for ever."""
+        """True when every other worker is linked in both directions, so that what we ask is answered.
+
+        A worker that is down must not keep us from serving for ever.
+        """
         deadline = self._loop.time() + timeout_s
-        while len(self._present) < self._engine.workers - 1:
+        while min(len(self._present), len(self._incoming)) < self._engine.workers - 1:
             if self._loop.time() > deadline:
                 return False
             await asyncio.sleep(0.005)
@@ -97,12 +101,15 @@ class Mesh:
         subject = message.pop("subject")
         if subject == "hello":
             link.peer_index = message["index"]
+            self._incoming[link.peer_index] = link
         else:
             self._listeners[subject](link.peer_index, message, data[4 + size :])
 
     def on_link_closed(self, link: Connection) -> None:
         index = link.peer_index
-        if index >= 0 and self._present.get(index) is link:
+        if self._incoming.get(index) is link:
+            del self._incoming[index]
+        elif self._present.get(index) is link:
             del self._present[index]
             log.info("worker %d: lost the link to worker %d", self._engine.index, index)
             for callback in self.left:

@@ -152,7 +152,4 @@ def _is_wanted(client: Client, granted: Granted) -> bool:
 
 def _is_full(client: Client) -> bool:
     assert client.connection is not None
-    return (
-        client.connection.output_bytes > FULL_OUTPUT_BYTES
-        or client.session.queued > client.session.max_queued // 2
-    )
+    return client.connection.output_bytes > FULL_OUTPUT_BYTES or client.session.queued > client.session.max_queued // 2

@@ -112,9 +112,7 @@ class Clients:
         is_new = name not in client.subscriptions
         client.subscriptions[name] = granted
         if granted.group is not None:
-            self._routes.join(
-                CONNECTED + granted.group, granted.topic_filter, client.session.number, granted.options
-            )
+            self._routes.join(CONNECTED + granted.group, granted.topic_filter, client.session.number, granted.options)
             return is_new
         self._engine.subscriptions.add(
             granted.topic_filter,

@@ -91,9 +91,7 @@ class Connector:
             receive_maximum=packet.properties.get("receive_maximum", 65_535),
             keep_alive_ms=keep_alive_s * 1500,
             topic_alias_maximum=self._mqtt.topic_alias_maximum if packet.protocol_level == MQTT_5 else 0,
-            alias_out_maximum=min(
-                packet.properties.get("topic_alias_maximum", 0), self._mqtt.topic_alias_maximum
-            ),
+            alias_out_maximum=min(packet.properties.get("topic_alias_maximum", 0), self._mqtt.topic_alias_maximum),
         )
 
     def _validate(self, packet: Connect) -> str:

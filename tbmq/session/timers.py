@@ -1,6 +1,6 @@
 """A wheel of seconds for things that happen once and may be cancelled: session expiry, will delay.
 
-    slots: second -> {timer, ...}     a timer knows its second, so cancelling is a set operation
+slots: second -> {timer, ...}     a timer knows its second, so cancelling is a set operation
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+# What outlives a connection, as far as the hot path needs it. Part of _engine.pyx.
+
+
+@cython.final
+cdef class Session:
+    """The part of a client's state that the hot path needs; policy hangs its own on `state`."""
+
+    cdef readonly Engine engine
+    cdef readonly uint32_t number        # subscriber in the trie; index in engine.sessions
+    cdef readonly str client_id
+    cdef public object state             # whatever the policy keeps with the session
+    cdef public bint keeps_messages      # QoS 1 and 2 are queued while the client is away
+    cdef public uint32_t max_queued
+    cdef Connection connection           # None while the client is away
+    cdef Window window                   # sent, not acknowledged
+    cdef Queue queue                     # waiting
+    cdef IdSet received                  # QoS 2 ids between PUBLISH and PUBREL
+    cdef uint32_t held_back              # entries of the window that are not sent again yet
+
+    def __cinit__(self, Engine engine, uint32_t number, str client_id):
+        self.engine = engine
+        self.number = number
+        self.client_id = client_id
+        self.max_queued = 1000
+
+    def __dealloc__(self):
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
+
+    @property
+    def current_connection(self):
+        return self.connection
+
+    @property
+    def queued(self):
+        return self.queue.count
+
+    @property
+    def inflight(self):
+        return self.window.count
+
+    @property
+    def received_ids(self):
+        return self.received.count
+
+    def forget_flows(self):
+        """Clean start: what was in flight or queued is gone."""
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
