@@ -9,8 +9,9 @@
     Queue    Deliveries that wait for room in the window or for the client: a ring, oldest first.
     IdSet    packet ids of QoS 2 messages received and not released yet: the same table, ids only.
 
-Tables hold powers of two, at most half full, and remove by shifting back, so there are no tombstones. A Delivery owns one
-reference to its message and its list of identifiers.
+Tables hold powers of two, at most half full. Ids given out in turn fill neighbouring slots, each at home, and removing one
+must not walk over all its neighbours: only while some entry is displaced by a collision does a removal shift back what
+sits behind it. A Delivery owns one reference to its message and its list of identifiers.
 """
 
 from libc.stddef cimport size_t
@@ -40,6 +41,7 @@ cdef struct Window:
     Delivery* slots         # NULL until the first message
     uint32_t capacity       # power of two
     uint32_t count
+    uint32_t displaced      # entries that are not in their home slot
     uint32_t next_order
     uint16_t last_id        # the id given out last
 
@@ -53,6 +55,7 @@ cdef struct IdSet:
     uint16_t* slots         # 0: free
     uint32_t capacity       # power of two
     uint32_t count
+    uint32_t displaced      # ids that are not in their home slot
 
 
 cdef inline void drop_delivery(Delivery* delivery) noexcept nogil:
@@ -86,12 +89,14 @@ cdef inline bint window_grow(Window* window) noexcept nogil:
     cdef uint32_t i, j
     if slots == NULL:
         return False
+    window.displaced = 0
     for i in range(window.capacity):
         if window.slots[i].packet_id:
             j = window.slots[i].packet_id & (capacity - 1)
             while slots[j].packet_id:
                 j = (j + 1) & (capacity - 1)
             slots[j] = window.slots[i]
+            window.displaced += j != slots[j].packet_id & (capacity - 1)
     free(window.slots)
     window.slots = slots
     window.capacity = capacity
@@ -108,6 +113,7 @@ cdef inline Delivery* window_insert(Window* window, uint16_t packet_id) noexcept
         i = (i + 1) & (window.capacity - 1)
     window.slots[i].packet_id = packet_id
     window.count += 1
+    window.displaced += i != packet_id & (window.capacity - 1)
     return &window.slots[i]
 
 
@@ -129,7 +135,8 @@ cdef inline void window_remove(Window* window, Delivery* found) noexcept nogil:
     cdef uint32_t hole = <uint32_t>(found - window.slots)
     cdef uint32_t i = hole
     cdef uint32_t home
-    while True:
+    window.displaced -= hole != found.packet_id & mask
+    while window.displaced:
         i = (i + 1) & mask
         if not window.slots[i].packet_id:
             break
@@ -137,6 +144,7 @@ cdef inline void window_remove(Window* window, Delivery* found) noexcept nogil:
         # Move back what sits behind the hole, unless its home lies between the hole and itself.
         if ((i - home) & mask) >= ((i - hole) & mask):
             window.slots[hole] = window.slots[i]
+            window.displaced -= hole == home
             hole = i
     memset(&window.slots[hole], 0, sizeof(Delivery))
     window.count -= 1
@@ -153,7 +161,7 @@ cdef inline void window_clear(Window* window) noexcept nogil:
             drop_delivery(&window.slots[i])
     free(window.slots)
     window.slots = NULL
-    window.capacity = window.count = 0
+    window.capacity = window.count = window.displaced = 0
 
 
 # --- Queue ---------------------------------------------------------------------------------------------------------
@@ -226,12 +234,14 @@ cdef inline bint ids_add(IdSet* ids, uint16_t packet_id) noexcept nogil:
         slots = <uint16_t*>calloc(capacity, sizeof(uint16_t))
         if slots == NULL:
             return False
+        ids.displaced = 0
         for i in range(ids.capacity):
             if ids.slots[i]:
                 j = ids.slots[i] & (capacity - 1)
                 while slots[j]:
                     j = (j + 1) & (capacity - 1)
                 slots[j] = ids.slots[i]
+                ids.displaced += j != slots[j] & (capacity - 1)
         free(ids.slots)
         ids.slots = slots
         ids.capacity = capacity
@@ -240,6 +250,7 @@ cdef inline bint ids_add(IdSet* ids, uint16_t packet_id) noexcept nogil:
         i = (i + 1) & (ids.capacity - 1)
     ids.slots[i] = packet_id
     ids.count += 1
+    ids.displaced += i != packet_id & (ids.capacity - 1)
     return True
 
 
@@ -255,12 +266,14 @@ cdef inline bint ids_remove(IdSet* ids, uint16_t packet_id) noexcept nogil:
             return False
         hole = (hole + 1) & mask
     i = hole
-    while True:
+    ids.displaced -= hole != packet_id & mask
+    while ids.displaced:
         i = (i + 1) & mask
         if not ids.slots[i]:
             break
         if ((i - (ids.slots[i] & mask)) & mask) >= ((i - hole) & mask):
             ids.slots[hole] = ids.slots[i]
+            ids.displaced -= hole == ids.slots[hole] & mask
             hole = i
     ids.slots[hole] = 0
     ids.count -= 1
@@ -270,4 +283,4 @@ cdef inline bint ids_remove(IdSet* ids, uint16_t packet_id) noexcept nogil:
 cdef inline void ids_clear(IdSet* ids) noexcept nogil:
     free(ids.slots)
     ids.slots = NULL
-    ids.capacity = ids.count = 0
+    ids.capacity = ids.count = ids.displaced = 0
