@@ -4,8 +4,8 @@ The compiled codec builds and reads these for everything that is not on the hot 
 socket to socket without them. A field that a protocol level does not have keeps its default.
 
 ``properties`` maps the names of ``tbmq.protocol.PROPERTIES`` to values. A property that may be repeated in that packet
-(``user_property``; ``subscription_identifier`` in PUBLISH) is a list in order of appearance, everything else is the bare
-value. Below MQTT 5 it is always empty.
+(``user_property``; ``subscription_identifier`` in PUBLISH) is a list in order of appearance, everything else is the
+bare value. Below MQTT 5 it is always empty.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ class Worker:
         self._tick()
         if self._config.workers > 1:
             self.mesh.listen()
-            self.handover.listen()
             self.mesh.dial()
             await self.mesh.wait_for_all(JOIN_S)
+            self.handover.listen()
         for address in addresses:
             listener = TcpListener(self._loop, address.host, address.port, self._adopt)
             listener.start()

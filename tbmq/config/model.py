@@ -13,7 +13,19 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tbmq.config.values import AUTO, Bind, OptionalBind, OptionalFile, Secret, Workers, host_name
+from tbmq.config.values import (
+    AUTO,
+    NO_NETWORKS,
+    SAME_HOST,
+    Bind,
+    Networks,
+    OptionalBind,
+    OptionalFile,
+    Origins,
+    Secret,
+    Workers,
+    host_name,
+)
 
 Key = tuple[str, ...]  # ("listeners", "tcp", "bind")
 
@@ -55,7 +67,31 @@ class Listener(Section):
         return self.bind
 
 
-class TlsListener(Listener):
+class MqttListener(Listener):
+    max_connections: int = Field(
+        default=1_000_000, ge=1, description="Most connections of each worker here; more are closed at once."
+    )
+    max_connections_per_ip: int = Field(
+        default=0, ge=0, description="Most connections of each worker from one address; 0: no limit."
+    )
+    proxy_protocol: bool = Field(
+        default=False,
+        description="Every connection comes from a proxy and starts with a PROXY header, version 1 or 2, that tells "
+        "the client's address.",
+    )
+    trusted_proxies: Networks = Field(
+        default=NO_NETWORKS,
+        description="Networks that may send PROXY headers, such as 10.0.0.0/8,fd00::/8; all others are closed.",
+    )
+
+    @model_validator(mode="after")
+    def _proxies_are_known(self) -> Self:
+        if self.proxy_protocol and not self.trusted_proxies:
+            raise ValueError("proxy_protocol needs trusted_proxies: who may send a header can claim any address")
+        return self
+
+
+class TlsListener(MqttListener):
     certificate: OptionalFile = Field(
         default=None, description="PEM file of the server's certificate and chain; without it this listener is off."
     )
@@ -65,6 +101,16 @@ class TlsListener(Listener):
     )
     ca: OptionalFile = Field(
         default=None, description="PEM file of the authorities that client certificates are checked against."
+    )
+    crl: OptionalFile = Field(
+        default=None, description="PEM file of the authorities' lists of revoked client certificates."
+    )
+    requires_client_certificate: bool = Field(
+        default=False, description="Refuse clients without a certificate; otherwise, with ca, they may show one."
+    )
+    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="Oldest version of TLS that is spoken.")
+    handshake_timeout_s: int = Field(
+        default=10, ge=1, le=3_600, description="Time that a new connection has for its TLS handshake."
     )
 
     @property
@@ -77,8 +123,25 @@ class TlsListener(Listener):
             raise ValueError("certificate and private_key must be set together")
         return self
 
+    @model_validator(mode="after")
+    def _client_certificates_have_an_authority(self) -> Self:
+        if self.ca is None and (self.requires_client_certificate or self.crl is not None):
+            raise ValueError("requires_client_certificate and crl need ca")
+        return self
 
-class Tcp(Listener):
+
+class WebSocketOptions(Section):
+    path: str = Field(
+        default="/mqtt", pattern=r"^/[A-Za-z0-9._~/-]*$", max_length=200, description="Path of the WebSocket."
+    )
+    origins: Origins = Field(
+        default=SAME_HOST,
+        description="Web sites whose pages may connect, such as https://app.example.org; same-host: those with the "
+        "host name by which the broker was reached, on any port; *: all. Clients that are no browsers are not bound.",
+    )
+
+
+class Tcp(MqttListener):
     bind: OptionalBind = _bind("127.0.0.1:1883", "MQTT over TCP")
 
 
@@ -86,11 +149,11 @@ class Tls(TlsListener):
     bind: OptionalBind = _bind("127.0.0.1:8883", "MQTT over TLS")
 
 
-class WebSocket(Listener):
+class WebSocket(MqttListener, WebSocketOptions):
     bind: OptionalBind = _bind("127.0.0.1:8083", "MQTT over WebSocket")
 
 
-class SecureWebSocket(TlsListener):
+class SecureWebSocket(TlsListener, WebSocketOptions):
     bind: OptionalBind = _bind("127.0.0.1:8084", "MQTT over WebSocket with TLS")
 
 

@@ -74,6 +74,33 @@ def _parse_secret(value: object) -> object:
         raise ValueError(f"the file {path} is not UTF-8 text") from None
 
 
+def _items(value: object) -> list[str]:
+    """A list, as a file can hold one, or one text with commas."""
+    if isinstance(value, str):
+        value = value.split(",") if value else []
+    if not isinstance(value, list):
+        raise ValueError("must be a list, or one text with commas")
+    return [str(item).strip() for item in value]
+
+
+def _parse_networks(value: object) -> "list[Network]":
+    networks = []
+    for text in _items(value):
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise ValueError(f"must be networks such as 10.0.0.0/8, but {error}") from None
+    return networks
+
+
+def _parse_origins(value: object) -> list[str]:
+    origins = [text.lower() for text in _items(value)]
+    for origin in origins:
+        if not re.fullmatch(r"\*|same-host|[a-z][a-z0-9+.-]*://[^/\s,]+", origin):
+            raise ValueError(f"must be *, same-host, or origins such as https://app.example.org, got {origin!r}")
+    return origins
+
+
 def _parse_workers(value: object) -> object:
     return len(os.sched_getaffinity(0)) if value == AUTO else value
 
@@ -90,6 +117,14 @@ OptionalBind = Annotated[Bind | None, BeforeValidator(_parse_bind), PlainSeriali
 OptionalFile = Annotated[Path | None, BeforeValidator(_parse_file), PlainSerializer(lambda path: str(path or ""))]
 # Never shown; `file:///path` reads it from a file.
 Secret = Annotated[SecretStr, BeforeValidator(_parse_secret), PlainSerializer(lambda secret: MASK if secret else "")]
+# Lists are written as one text with commas.
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Networks = Annotated[
+    list[Network], BeforeValidator(_parse_networks), PlainSerializer(lambda items: ",".join(map(str, items)))
+]
+Origins = Annotated[list[str], BeforeValidator(_parse_origins), PlainSerializer(",".join)]
 # `auto` becomes the number of cores this process may use.
 AUTO: Any = "auto"
+SAME_HOST: Any = "same-host"
+NO_NETWORKS: Any = ""
 Workers = Annotated[int, BeforeValidator(_parse_workers)]

@@ -1,7 +1,7 @@
 """Passing a client's socket to the worker that owns its id.
 
-SO_REUSEPORT hands a new connection to any worker. That one reads the CONNECT; when the client id belongs to another worker,
-it passes the descriptor on (SCM_RIGHTS), together with the bytes that it has read. The owner starts anew with them.
+SO_REUSEPORT hands a new connection to any worker. That one reads the CONNECT; when the client id belongs to another
+worker, it passes the descriptor on (SCM_RIGHTS), with the bytes that it has read. The owner starts anew with them.
 
     client_id ──crc32──▶ worker        record: u16 size of peer | peer | bytes read so far
 """

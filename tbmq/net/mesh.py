@@ -1,7 +1,7 @@
 """Links between the workers of one node: who dials whom, and what their handlers say to each other.
 
-Every worker listens on a Unix socket in the node's private folder and dials every other one; the engine moves batches over
-the links in C. Here are only the slow things: coming and going, and messages in JSON between the handlers.
+Every worker listens on a Unix socket in the node's private folder and dials every other one; the engine moves batches
+over the links in C. Here are only the slow things: coming and going, and messages in JSON between the handlers.
 
     subjects: "hello" (who I am), "routes" and "routed" (pipeline/routes), "retained ..." (pipeline/retained)
 """

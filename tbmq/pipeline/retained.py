@@ -1,8 +1,8 @@
 """Retained messages for new subscriptions.
 
-Each retained message is kept by one worker, chosen by its topic. An exact filter asks that one; a wildcard asks all of them.
-A wildcard can match a million topics, so answers go in pages: the next page only when the client has taken the last, so
-that neither the loops nor the memory suffer.
+Each retained message is kept by one worker, chosen by its topic. An exact filter asks that one; a wildcard asks all of
+them. A wildcard can match a million topics, so answers go in pages: the next page only when the client has taken the
+last, so that neither the loops nor the memory suffer.
 
     worker of the client                      worker that keeps the topics
     "retained ask" {token, topic_filter}  ──▶ starts, or goes on with, the walk of that token

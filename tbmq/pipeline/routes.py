@@ -4,9 +4,9 @@
     engine.routes   topic filter -> other workers; a dispatcher sends a batch once to each that matches
     engine.groups   members of shared subscriptions on all workers
 
-Only the first subscriber of a filter and the last are told. Changes are collected for one turn of the loop and numbered;
-the others answer with the number when they have applied it, and a SUBACK waits for that: after it, nothing published
-anywhere on the node misses the subscriber.
+Only the first subscriber of a filter and the last are told. Changes are collected for one turn of the loop and
+numbered; the others answer with the number when they have applied it, and a SUBACK waits for that: after it, nothing
+published anywhere on the node misses the subscriber.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Routes:
         self._their_members: dict[int, set[tuple[str, str, int]]] = {}
         self._changes: list[Change] = []
         self._sequence = 0  # of the last changes that were sent
-        self._confirmed: dict[int, int] = {}  # by worker
+        self._confirmed: dict[int, int] = {}  # by worker: what it has applied of ours
+        self._applied: dict[int, int] = {}  # by worker: what we have applied of its
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         mesh.subscribe("routes", self._on_routes)
         mesh.subscribe("routed", self._on_routed)
@@ -74,7 +75,7 @@ class Routes:
         self._change(["leave", group, topic_filter, member, 0])
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Calls back when every other worker knows all changes made until now; at once when there is none to wait for."""
+        """Calls back when every other worker knows all changes made until now; at once when they do already."""
         wanted = self._sequence + (1 if self._changes else 0)
         if self._least_confirmed() >= wanted:
             callback()
@@ -117,6 +118,7 @@ class Routes:
                 case ["leave", group, topic_filter, member, _]:
                     _apply_leave(self._engine, group, topic_filter, member)
                     members.discard((group, topic_filter, member))
+        self._applied[index] = message["sequence"]
         self._mesh.send(index, "routed", {"sequence": message["sequence"]})
 
     def _on_routed(self, index: int, message: Message, _: bytes) -> None:
@@ -130,9 +132,12 @@ class Routes:
         changes: list[Change] = [["add", topic_filter] for topic_filter in self._local]
         changes += [["join", *key, options] for key, options in self._members.items()]
         self._mesh.send(index, "routes", {"sequence": self._sequence, "changes": changes, "fresh": True})
+        if index in self._applied:  # its link to us was faster than ours to it, and our answer was lost
+            self._mesh.send(index, "routed", {"sequence": self._applied[index]})
 
     def _on_left(self, index: int) -> None:
         self._confirmed.pop(index, None)
+        self._applied.pop(index, None)
         self._forget(index)
         self._release()
 

@@ -47,7 +47,7 @@ class Subscriber:
     def _answer_when_known(
         self, connection: Connection, client: Client, answer: Suback | Unsuback, wanted: list[Granted]
     ) -> None:
-        """When all workers know the change. What the client sends meanwhile is handled afterwards, as with one worker."""
+        """When all workers know the change. What the client sends meanwhile is handled after that."""
 
         def send_answer() -> None:
             if connection.is_open:
@@ -66,9 +66,9 @@ class Subscriber:
             return error.reason_code
         if parsed.topic_filter.startswith(EXCLUSIVE):
             return ReasonCode.TOPIC_FILTER_INVALID
-        if line.topic_filter not in client.subscriptions:
-            if len(client.subscriptions) >= self._mqtt.max_subscriptions:
-                return ReasonCode.QUOTA_EXCEEDED
+        is_new = line.topic_filter not in client.subscriptions
+        if is_new and len(client.subscriptions) >= self._mqtt.max_subscriptions:
+            return ReasonCode.QUOTA_EXCEEDED
         return Granted(
             parsed.topic_filter,
             parsed.group,

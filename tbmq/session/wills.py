@@ -1,6 +1,7 @@
 """Wills: published when a connection ends without a proper DISCONNECT.
 
-A will with a delay goes at the earlier of its delay and the session's end, and not at all when the client is back by then.
+A will with a delay goes at the earlier of its delay and the session's end, and not at all when the client is back
+by then.
 """
 
 from __future__ import annotations
