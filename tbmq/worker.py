@@ -79,10 +79,11 @@ class Worker:
         self._loop.add_reader(self.engine.fileno(), self.engine.run)
         self._tick()
         if self._config.workers > 1:
+            self.handover.listen()  # first, so that whoever is linked to us can also pass connections
             self.mesh.listen()
             self.mesh.dial()
             await self.mesh.wait_for_all(JOIN_S)
-            self.handover.listen()
+            self.handover.start()
         for address in addresses:
             listener = TcpListener(self._loop, address.host, address.port, self._adopt)
             listener.start()

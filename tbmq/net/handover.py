@@ -51,11 +51,15 @@ class Handover:
         self.refused = 0
 
     def listen(self) -> None:
+        """What others pass on waits in the socket until `start`."""
         path = handover_path(self._folder, self._index)
         Path(path).unlink(missing_ok=True)
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._server.bind(path)
         self._server.listen(64)
+
+    def start(self) -> None:
+        assert self._server is not None
         self._loop.add_reader(self._server.fileno(), self._accept)
 
     def close(self) -> None:
