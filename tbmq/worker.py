@@ -59,6 +59,7 @@ class Worker:
             workers=config.workers,
             receive_maximum=config.mqtt.receive_maximum,
             max_inflight=config.mqtt.max_inflight,
+            strict=config.mqtt.strict,
         )
         self.timers = TimerWheel(loop.time())
         self.mesh = Mesh(self.engine, loop, folder)

@@ -185,6 +185,7 @@ cdef struct Counters:
     uint64_t stray_acks          # acks for packet ids that are not in flight
     uint64_t reads
     uint64_t writes
+    uint64_t tolerated           # breaches that were let pass
     uint64_t pauses              # a publisher stopped for a slow subscriber
 
 cdef struct Settings:
@@ -194,6 +195,7 @@ cdef struct Settings:
     uint32_t slow_after_ms       # congested this long: publishers no longer wait for it
     uint32_t max_inflight        # our side's window towards clients that announce none
     uint32_t receive_maximum     # QoS 1 and 2 that a v5 client may have unacknowledged
+    bint strict                  # a client that breaks a rule which we could bear is disconnected
     uint32_t max_retained
     uint32_t max_retained_bytes  # largest retained payload
 
@@ -208,7 +210,7 @@ cdef class Engine:
 
     `handler` has: on_packet(connection, packet), on_violation(connection, reason_code, detail),
     on_lost(connection) when the peer went without DISCONNECT, on_closed(connection) always and last,
-    on_timeout(connection, connected), on_exception(connection), on_peer_message(link, bytes), on_link_closed(link), and
+    on_tolerated(connection, what), on_timeout(connection, connected), on_exception(connection), on_peer_message(link, bytes), on_link_closed(link), and
     wake(engine) to have `run` called soon.
     """
 
@@ -257,12 +259,12 @@ cdef class Engine:
     cdef uint64_t pool_bytes
 
     def __cinit__(self, handler, *, uint32_t index=0, uint32_t workers=1, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
-                  uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024,
+                  uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024, bint strict=True,
                   uint32_t max_retained=1_000_000, uint32_t max_retained_bytes=1_048_576):
         self.handler = handler
         self.settings = Settings(
             high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
-            max_retained, max_retained_bytes
+            strict, max_retained, max_retained_bytes
         )
         self.index, self.workers = index, workers
         self.peers = [None if i == index else Peer.__new__(Peer, i) for i in range(workers)]
@@ -478,6 +480,7 @@ cdef class Engine:
             "reads": self.counters.reads,
             "writes": self.counters.writes,
             "pauses": self.counters.pauses,
+            "tolerated": self.counters.tolerated,
             "stray_acks": self.counters.stray_acks,
             "duplicates_in": self.counters.duplicates_in,
             "messages_in": [self.counters.messages_in[i] for i in range(3)],

@@ -20,6 +20,7 @@ cdef class Connection:
     cdef uint32_t send_quota             # the client's Receive Maximum
     cdef bint open                       # False once close() began: nothing is read or delivered any more
     cdef bint suspended                  # the policy waits for something: no packet is handled
+    cdef bint was_tolerated              # has broken a rule that we let pass
     cdef bint lingering                  # our last packet is out; waiting for the peer to close
     cdef bint readable                   # an edge was seen and not yet read dry
     cdef bint hung_up                    # the peer closed its side, or the socket failed: read until the end

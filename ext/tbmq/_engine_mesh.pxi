@@ -6,7 +6,7 @@
 #
 # Each ordered pair of workers has one link, dialled by the side that sends on it. A frame is a header of 16 bytes and a body:
 #
-#   0  size of the body u32 | 4  kind u8 | 5  zero | 8  round u64          (little-endian: both ends are one machine)
+#   0  size of the body u32 | 4  kind u8 | 5  wants CONFIRM u8 | 6  zero | 8  round u64   (both ends are one machine)
 #
 #   BATCH      a batch; the receiver matches each message against its own subscriptions
 #   DIRECTED   u32 n, n times an Order, a batch of n messages: shared subscriptions, whose member the sender has chosen
@@ -15,7 +15,8 @@
 #
 # Rounds. What is published is collected per peer and sent at the end of a round, all peers together, under one round
 # number, which then rises. An ack of a message that went to other workers is held until its round and all before it
-# are confirmed by everybody they went to: then it leaves, in order. A peer that dies confirms everything.
+# are confirmed by everybody they went to: then it leaves, in order. Rounds without such messages ask for no confirmation.
+# A peer that dies confirms everything.
 
 cdef enum:
     FRAME_BYTES = 16
@@ -48,7 +49,8 @@ cdef class Peer:
     cdef BatchWriter directed        # for chosen sessions there
     cdef Order* orders               # one for each message in `directed`
     cdef uint32_t orders_capacity
-    cdef uint64_t sent_round         # the last one that it got something in
+    cdef bint wants_confirm          # this round has something for it whose ack is held
+    cdef uint64_t sent_round         # the last one that it has to confirm
     cdef uint64_t confirmed_round
 
     def __cinit__(self, int index):
@@ -117,7 +119,9 @@ cdef bint append(Engine engine, Peer peer, BatchWriter writer, Publication* publ
     if done == 0:
         engine.counters.drops[DROP_NO_MEMORY] += 1
         return False
-    publication.round = engine.round
+    if publication.qos:
+        publication.round = engine.round
+        peer.wants_confirm = True
     if not engine.running:
         wake(engine)
     if writer.size >= BATCH_BYTES:
@@ -159,6 +163,7 @@ cdef void seal_round(Engine engine) noexcept:
             any_sent |= write_batch(engine, peer, FRAME_BATCH, peer.batch, 0)
         if peer.directed.count:
             any_sent |= write_batch(engine, peer, FRAME_DIRECTED, peer.directed, peer.directed.count)
+        peer.wants_confirm = False
     if any_sent:
         engine.round += 1
 
@@ -181,7 +186,9 @@ cdef bint write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer
                 memcpy(out, &n_orders, 4)
                 memcpy(out + 4, peer.orders, n_orders * sizeof(Order))
             memcpy(out + orders_bytes, batch, batch_bytes)
-            peer.sent_round = engine.round
+            if peer.wants_confirm:
+                out[5 - FRAME_BYTES] = True
+                peer.sent_round = engine.round
     writer.reset()
     return out != NULL
 
@@ -218,6 +225,11 @@ cdef size_t handle_frames(Engine engine, Connection link, const uint8_t* data, s
         body = data + used + FRAME_BYTES
         try:
             handle_frame(engine, link, data[used + 4], round_number, body, body_bytes)
+            if data[used + 5]:
+                link.confirm_round = round_number
+                if not link.confirms:
+                    link.confirms = True
+                    engine.confirming.append(link)
         except Exception:
             engine.handler.on_exception(link)
             end_connection(engine, link, False)
@@ -244,16 +256,10 @@ cdef int handle_frame(
         take_batch(engine, link, <const Order*>(body + 4), n)
     elif kind == FRAME_CONFIRM:
         confirm(engine, link.peer_index, round_number)
-        return 0
     elif kind == FRAME_MESSAGE:
         engine.handler.on_peer_message(link, PyBytes_FromStringAndSize(<char*>body, body_bytes))
-        return 0
     else:
         raise ValueError(f"a frame of unknown kind {kind}")
-    link.confirm_round = round_number
-    if not link.confirms:
-        link.confirms = True
-        engine.confirming.append(link)
     return 0
 
 

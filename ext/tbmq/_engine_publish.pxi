@@ -165,8 +165,10 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
             connection.level == 5
             and session.received.count + connection.unsent_acks >= engine.settings.receive_maximum
         ):
-            body.fault = "more messages in flight than Receive Maximum allows"  # [MQTT-3.3.4-9]
-            return 0x93
+            if engine.settings.strict:
+                body.fault = "more messages in flight than Receive Maximum allows"  # [MQTT-3.3.4-9]
+                return 0x93
+            tolerate(engine, connection, "more messages in flight than Receive Maximum allows")
         connection.unsent_acks += 1
     if view.payload_format and not is_utf8(view.payload.data, view.payload.size, True):
         return refuse_publish(engine, connection, &view, 0x99)
@@ -212,6 +214,14 @@ cdef int acknowledge(
     elif not hold_ack(engine, connection, packet, packet_id, <uint8_t>code, round_number):
         return 0x97
     return OK
+
+
+cdef void tolerate(Engine engine, Connection connection, str what) noexcept:
+    """Not strict: counted, and told once per connection."""
+    engine.counters.tolerated += 1
+    if not connection.was_tolerated:
+        connection.was_tolerated = True
+        engine.handler.on_tolerated(connection, what)
 
 
 cdef int judge_dollar_topic(Engine engine, Connection connection, const Span* topic) noexcept:

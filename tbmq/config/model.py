@@ -187,6 +187,10 @@ class Mqtt(Section):
     receive_maximum: int = Field(
         default=1_024, ge=1, le=65_535, description="Most QoS 1 and 2 messages that a client may have un-acked at once."
     )
+    strict: bool = Field(
+        default=True,
+        description="Disconnect clients that exceed Receive Maximum; off: let them, count it, and log it once.",
+    )
     max_inflight: int = Field(
         default=1_024,
         ge=1,

@@ -96,6 +96,9 @@ class Handler:
             properties = {"reason_string": detail} if client.wants_problem_information else {}
             connection.send(Disconnect(reason_code, properties))
 
+    def on_tolerated(self, connection: Connection, what: str) -> None:
+        log.warning("%s: tolerated, as mqtt.strict is off: %s", _name(connection.context, connection), what)
+
     def on_timeout(self, connection: Connection, connected: bool) -> None:
         client: Client | None = connection.context
         self.disconnects["keep_alive_timeout" if connected else "connect_timeout"] += 1
