@@ -14,18 +14,15 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tbmq._engine import Connection, Engine
+    from tbmq.pipeline.links import Listener, Message
 
 log = logging.getLogger(__name__)
 
 REDIAL_S = 0.05
-
-Message = dict[str, Any]
-Listener = Callable[[int, Message, bytes], None]
-"""Called with the worker that sent it, the message, and bytes that came along."""
 
 
 def mesh_path(folder: Path, index: int) -> str:

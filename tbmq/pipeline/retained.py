@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tbmq._engine import Engine
     from tbmq._trie import TopicWalk
-    from tbmq.net.mesh import Mesh, Message
+    from tbmq.pipeline.links import Links, Message
     from tbmq.session.client import Client, Granted
 
 PAGE = 200
@@ -47,23 +47,23 @@ class Serving:
 
 
 class RetainedReplay:
-    def __init__(self, engine: Engine, mesh: Mesh, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, links: Links, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
-        self._mesh = mesh
+        self._links = links
         self._loop = loop
         self._tokens = count()
         self._asked: dict[int, Asked] = {}
         self._serving: dict[tuple[int, int], Serving] = {}  # by worker and its token
-        mesh.subscribe("retained ask", self._on_ask)
-        mesh.subscribe("retained page", self._on_page)
-        mesh.subscribe("retained stop", self._on_stop)
-        mesh.left.append(self._on_left)
+        links.subscribe("retained ask", self._on_ask)
+        links.subscribe("retained page", self._on_page)
+        links.subscribe("retained stop", self._on_stop)
+        links.left.append(self._on_left)
 
     def start(self, client: Client, granted: Granted) -> None:
         """Sends the retained messages that match a new subscription."""
         if "+" in granted.topic_filter or "#" in granted.topic_filter:
             self._next_page(client, granted, self._engine.retained.walk(granted.topic_filter))
-            for keeper in self._mesh.others:
+            for keeper in self._links.others:
                 self._ask(client, granted, keeper)
             return
         topic = granted.topic_filter.encode()
@@ -100,12 +100,12 @@ class RetainedReplay:
             return
         if not _is_wanted(asked.client, asked.granted):
             del self._asked[token]
-            self._mesh.send(asked.keeper, "retained stop", {"token": token})
+            self._links.send(asked.keeper, "retained stop", {"token": token})
         elif _is_full(asked.client):
             self._loop.call_later(WAIT_S, self._ask_page, token)
         else:
             message = {"token": token, "topic_filter": asked.granted.topic_filter}
-            self._mesh.send(asked.keeper, "retained ask", message)
+            self._links.send(asked.keeper, "retained ask", message)
 
     def _on_page(self, _: int, message: Message, batch: bytes) -> None:
         asked = self._asked.get(message["token"])
@@ -134,7 +134,7 @@ class RetainedReplay:
             self._serving[key] = serving
         else:
             self._serving.pop(key, None)
-        self._mesh.send(index, "retained page", {"token": message["token"], "more": more}, batch)
+        self._links.send(index, "retained page", {"token": message["token"], "more": more}, batch)
 
     def _on_stop(self, index: int, message: Message, _: bytes) -> None:
         self._serving.pop((index, message["token"]), None)

@@ -20,7 +20,7 @@ from tbmq.session.client import CONNECTED
 
 if TYPE_CHECKING:
     from tbmq._engine import Engine
-    from tbmq.net.mesh import Mesh, Message
+    from tbmq.pipeline.links import Links, Message
 
 MEMBER_BITS = 24  # as in the engine: a member is worker << 24 | session number
 
@@ -29,9 +29,9 @@ Change = list[object]
 
 
 class Routes:
-    def __init__(self, engine: Engine, mesh: Mesh, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: Engine, links: Links, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
-        self._mesh = mesh
+        self._links = links
         self._loop = loop
         self._local: dict[str, list[int]] = {}
         self._members: dict[tuple[str, str, int], int] = {}  # ours: (group, filter, member) -> options
@@ -42,10 +42,10 @@ class Routes:
         self._confirmed: dict[int, int] = {}  # by worker: what it has applied of ours
         self._applied: dict[int, int] = {}  # by worker: what we have applied of its
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        mesh.subscribe("routes", self._on_routes)
-        mesh.subscribe("routed", self._on_routed)
-        mesh.joined.append(self._on_joined)
-        mesh.left.append(self._on_left)
+        links.subscribe("routes", self._on_routes)
+        links.subscribe("routed", self._on_routed)
+        links.joined.append(self._on_joined)
+        links.left.append(self._on_left)
 
     def add(self, topic_filter: str) -> None:
         entry = self._local.get(topic_filter)
@@ -93,8 +93,8 @@ class Routes:
     def _send_changes(self) -> None:
         changes, self._changes = self._changes, []
         self._sequence += 1
-        for index in self._mesh.others:
-            self._mesh.send(index, "routes", {"sequence": self._sequence, "changes": changes})
+        for index in self._links.others:
+            self._links.send(index, "routes", {"sequence": self._sequence, "changes": changes})
         self._release()
 
     # --- what others say ---
@@ -119,7 +119,7 @@ class Routes:
                     _apply_leave(self._engine, group, topic_filter, member)
                     members.discard((group, topic_filter, member))
         self._applied[index] = message["sequence"]
-        self._mesh.send(index, "routed", {"sequence": message["sequence"]})
+        self._links.send(index, "routed", {"sequence": message["sequence"]})
 
     def _on_routed(self, index: int, message: Message, _: bytes) -> None:
         if index in self._confirmed:
@@ -131,9 +131,9 @@ class Routes:
         self._confirmed[index] = 0
         changes: list[Change] = [["add", topic_filter] for topic_filter in self._local]
         changes += [["join", *key, options] for key, options in self._members.items()]
-        self._mesh.send(index, "routes", {"sequence": self._sequence, "changes": changes, "fresh": True})
+        self._links.send(index, "routes", {"sequence": self._sequence, "changes": changes, "fresh": True})
         if index in self._applied:  # its link to us was faster than ours to it, and our answer was lost
-            self._mesh.send(index, "routed", {"sequence": self._applied[index]})
+            self._links.send(index, "routed", {"sequence": self._applied[index]})
 
     def _on_left(self, index: int) -> None:
         self._confirmed.pop(index, None)
