@@ -324,3 +324,39 @@ def test_secret_never_shows(write):
     misspelt = problems_of("listeners.tls.private_key_pasword=hunter2")
     misplaced = problems_of(file=write("listeners: {tls: {private_key_password: [hunter2]}}"))
     assert misspelt and misplaced and "hunter2" not in repr(misspelt + misplaced)
+
+
+# --- limits, proxies and origins of listeners
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("listeners.tcp.proxy_protocol=true", "proxy_protocol needs trusted_proxies"),
+        (
+            "listeners.tcp.trusted_proxies=10.0.0.1/8",
+            "must be networks such as 10.0.0.0/8, but 10.0.0.1/8 has host bits",
+        ),
+        ("listeners.tcp.trusted_proxies=10.0.0.0/8,here", "must be networks such as 10.0.0.0/8, but 'here' does not"),
+        ("listeners.ws.origins=example.org", "must be *, same-host, or origins such as https://app.example.org"),
+        ("listeners.ws.path=mqtt", "must match pattern"),
+        ("listeners.tcp.max_connections=0", "must be greater than or equal to 1"),
+        ("listeners.tls.min_version=1.1", "must be '1.2' or '1.3'"),
+        ("listeners.tls.requires_client_certificate=true", "requires_client_certificate and crl need ca"),
+    ],
+)
+def test_listener_is_refused_when_an_option_is_wrong(override, reason):
+    (problem,) = problems_of(override)
+    assert reason in problem
+
+
+def test_lists_are_read_alike_from_a_file_and_from_text(write):
+    file = write(
+        "listeners: {tcp: {trusted_proxies: [10.0.0.0/8, 'fd00::/8']}, ws: {origins: [https://A.example, '*']}}"
+    )
+    text = ["listeners.tcp.trusted_proxies=10.0.0.0/8, fd00::/8", "listeners.ws.origins=https://a.example,*"]
+    config = load(file, environ={})
+    assert config == load(overrides=text, environ={})
+    assert [str(network) for network in config.listeners.tcp.trusted_proxies] == ["10.0.0.0/8", "fd00::/8"]
+    assert config.listeners.ws.origins == ["https://a.example", "*"]
+    assert load(write(yaml.safe_dump(config.model_dump(mode="json")), "again.yaml"), environ={}) == config
