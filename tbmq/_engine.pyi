@@ -3,6 +3,8 @@ from typing import Any, Protocol
 from typing_extensions import Buffer
 
 from tbmq._trie import SubscriptionTrie, TopicTrie
+from tbmq.net.listener import TcpListener
+from tbmq.net.stream import Stream
 from tbmq.packets import Packet
 
 class Handler(Protocol):
@@ -41,7 +43,10 @@ class Connection:
     context: Any
     peer: str
     peer_index: int
+    listener: TcpListener | None
     max_outgoing_bytes: int
+    @property
+    def transport(self) -> Stream | None: ...
     @property
     def current_session(self) -> Session | None: ...
     @property

@@ -182,9 +182,7 @@ _ACKS = _packets(_T.PUBACK, _T.PUBREC, _T.PUBREL, _T.PUBCOMP)
 
 PROPERTIES: tuple[PropertyRule, ...] = (
     # identifier, name, kind, from_client, from_server, minimum, maximum, range_error
-    PropertyRule(
-        0x01, "payload_format_indicator", _K.BYTE, _packets(_T.PUBLISH, WILL), _packets(_T.PUBLISH), 0, 1
-    ),
+    PropertyRule(0x01, "payload_format_indicator", _K.BYTE, _packets(_T.PUBLISH, WILL), _packets(_T.PUBLISH), 0, 1),
     PropertyRule(0x02, "message_expiry_interval", _K.FOUR_BYTES, _packets(_T.PUBLISH, WILL), _packets(_T.PUBLISH)),
     PropertyRule(0x03, "content_type", _K.STRING, _packets(_T.PUBLISH, WILL), _packets(_T.PUBLISH)),
     PropertyRule(0x08, "response_topic", _K.STRING, _packets(_T.PUBLISH, WILL), _packets(_T.PUBLISH)),
@@ -202,9 +200,7 @@ PROPERTIES: tuple[PropertyRule, ...] = (
     PropertyRule(
         0x15, "authentication_method", _K.STRING, _packets(_T.CONNECT, _T.AUTH), _packets(_T.CONNACK, _T.AUTH)
     ),
-    PropertyRule(
-        0x16, "authentication_data", _K.BINARY, _packets(_T.CONNECT, _T.AUTH), _packets(_T.CONNACK, _T.AUTH)
-    ),
+    PropertyRule(0x16, "authentication_data", _K.BINARY, _packets(_T.CONNECT, _T.AUTH), _packets(_T.CONNACK, _T.AUTH)),
     PropertyRule(0x17, "request_problem_information", _K.BYTE, _packets(_T.CONNECT), _NONE, 0, 1),
     PropertyRule(0x18, "will_delay_interval", _K.FOUR_BYTES, _packets(WILL), _NONE),
     PropertyRule(0x19, "request_response_information", _K.BYTE, _packets(_T.CONNECT), _NONE, 0, 1),

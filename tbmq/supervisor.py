@@ -7,6 +7,7 @@ It does nothing else, so that nothing can make it fail: no threads, no loop, no 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING
 
 from tbmq.config import Bind
 from tbmq.net.listener import bind_socket
+from tbmq.net.listeners import check_certificates
+from tbmq.net.tls import TlsError
 from tbmq.worker import run_worker
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class Child:
 @dataclass
 class Supervisor:
     config: Config
-    addresses: list[Bind]
+    addresses: dict[str, Bind]
     folder: Path  # private: the sockets between workers
     children: list[Child]
     stopping_since: float = 0.0
@@ -79,7 +82,8 @@ class Supervisor:
     def _signal_all(self, number: signal.Signals) -> None:
         for child in self.children:
             if child.pid:
-                os.kill(child.pid, number)
+                with contextlib.suppress(ProcessLookupError):  # it died, and was reaped, this very moment
+                    os.kill(child.pid, number)
 
     def _start(self, child: Child) -> None:
         read_fd, write_fd = os.pipe()
@@ -133,8 +137,8 @@ class Supervisor:
         are_ready = all(child.pid and child.ready_fd < 0 for child in self.children)
         if are_ready and not self.announced and not self.stopping_since:
             self.announced = True
-            for address in self.addresses:
-                log.info("listening for MQTT on %s", address)
+            for name, address in self.addresses.items():
+                log.info("listening for MQTT on %s (%s)", address, name)
             log.info("ready: %s", _count(len(self.children), "worker"))
 
     def _reap(self) -> None:
@@ -165,6 +169,8 @@ class Supervisor:
                 if child.pid:
                     log.error("worker %d: did not stop in %.0f s, killing it", child.index, STOP_S)
                     os.kill(child.pid, signal.SIGKILL)
+                    os.waitpid(child.pid, 0)
+                    child.pid = 0
 
 
 def serve(config: Config) -> int:
@@ -172,18 +178,27 @@ def serve(config: Config) -> int:
     logging.basicConfig(
         level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    address = config.listeners.tcp.address
     held: list[socket.socket] = []
-    addresses: list[Bind] = []
+    addresses: dict[str, Bind] = {}
+    name, address = "", None
     try:
-        if address is not None:
-            # Held, but not listening: it keeps a port chosen by the system while workers come and go.
-            held.append(bind_socket(address.host, address.port))
-            addresses.append(Bind(address.host, held[-1].getsockname()[1]))
+        check_certificates(config)
+        for name, listener in config.listeners:
+            address = listener.address
+            if address is not None:
+                # Held, but not listening: it keeps a port chosen by the system while workers come and go.
+                held.append(bind_socket(address.host, address.port))
+                addresses[name] = Bind(address.host, held[-1].getsockname()[1])
     except OSError as error:
         log.error(
-            "cannot listen on %s: %s; stop what uses that address or set listeners.tcp.bind", address, error.strerror
+            "cannot listen on %s: %s; stop what uses that address or set listeners.%s.bind",
+            address,
+            error.strerror,
+            name,
         )
+        return 1
+    except TlsError as error:
+        log.error("%s", error)
         return 1
     if not addresses:
         log.error("no listener is switched on; set listeners.tcp.bind")

@@ -19,6 +19,7 @@ from tbmq._codec import encode
 from tbmq._engine import Engine
 from tbmq.net.handover import Handover, owner_of
 from tbmq.net.listener import TcpListener
+from tbmq.net.listeners import make_listener
 from tbmq.net.mesh import Mesh
 from tbmq.packets import Connect, Disconnect
 from tbmq.pipeline.retained import RetainedReplay
@@ -34,6 +35,7 @@ from tbmq.session.wills import Wills
 if TYPE_CHECKING:
     from tbmq._engine import Connection
     from tbmq.config import Bind, Config
+    from tbmq.net.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Worker:
         self._loop = loop
         self._index = index
         self._stopping = asyncio.Event()
-        self._listeners: list[TcpListener] = []
+        self._listeners: dict[str, TcpListener] = {}
         self.service_id = f"{config.node.name}-{index}"
         handler = Handler(wake=self._wake)
         self.engine = Engine(
@@ -63,7 +65,7 @@ class Worker:
         )
         self.timers = TimerWheel(loop.time())
         self.mesh = Mesh(self.engine, loop, folder)
-        self.handover = Handover(loop, folder, index, self._adopt)
+        self.handover = Handover(loop, folder, index, self._take)
         routes = Routes(self.engine, self.mesh, loop)
         replay = RetainedReplay(self.engine, self.mesh, loop)
         self.clients = Clients(self.engine, routes, config.mqtt.max_queued_messages)
@@ -75,7 +77,7 @@ class Worker:
         handler.subscriber = Subscriber(config, self.clients, routes.when_known, replay.start)
         self.handler = handler
 
-    async def start(self, addresses: list[Bind]) -> None:
+    async def start(self, addresses: dict[str, Bind]) -> None:
         """Joins the other workers, then accepts connections."""
         self._loop.add_reader(self.engine.fileno(), self.engine.run)
         self._tick()
@@ -85,21 +87,27 @@ class Worker:
             self.mesh.dial()
             await self.mesh.wait_for_all(JOIN_S)
             self.handover.start()
-        for address in addresses:
-            listener = TcpListener(self._loop, address.host, address.port, self._adopt)
-            listener.start()
-            self._listeners.append(listener)
+        for name, bind in addresses.items():
+            self._listeners[name] = make_listener(self._loop, name, bind, self._adopt, self._config)
+            self._listeners[name].start()
 
-    def _adopt(self, descriptor: int, peer: str, initial: bytes = b"") -> None:
-        """A new connection, or one that another worker has passed on with the bytes that it had read."""
+    def _take(self, descriptor: int, peer: str, initial: bytes) -> None:
+        """A connection that another worker has passed on with the bytes that it had read."""
+        if "tcp" in self._listeners:
+            self._listeners["tcp"].take(descriptor, peer, initial)
+        else:
+            self._adopt(descriptor, peer, initial)
+
+    def _adopt(self, descriptor: int, peer: str, initial: bytes = b"", transport: Stream | None = None) -> Connection:
         mqtt = self._config.mqtt
-        self.engine.adopt(
+        return self.engine.adopt(
             descriptor,
             peer,
             max_connect_packet_bytes=mqtt.max_connect_packet_bytes,
             max_topic_levels=mqtt.max_topic_levels,
             connect_timeout_ms=mqtt.connect_timeout_s * 1000,
             initial=initial,
+            transport=transport,
         )
 
     # --- ownership: a client lives on the worker of its id ---
@@ -114,12 +122,18 @@ class Worker:
     def _pass_on(self, connection: Connection, packet: Connect) -> None:
         if connection.is_open:
             descriptor, rest = connection.abandon()
+            if connection.listener is not None:
+                connection.listener.leave(connection.peer)  # its new worker counts it
             data = encode(packet, packet.protocol_level, client=True) + rest
             owner = owner_of(packet.client_id, self._config.workers)
             self.handover.pass_on(owner, descriptor, connection.peer, data)
 
     def _wake(self, engine: Engine) -> None:
         self._loop.call_soon(engine.run)
+
+    def reload(self) -> None:
+        for listener in self._listeners.values():
+            listener.reload()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -139,7 +153,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Accepts nobody any more, tells everybody (paced, so that they do not all come back at once), and flushes."""
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.close()
         for number, client in enumerate(self.clients, start=1):
             connection = client.connection
@@ -152,21 +166,24 @@ class Worker:
                 await asyncio.sleep(0.05)
         deadline = self._loop.time() + DRAIN_S
         links = 2 * len(self.mesh.others)
-        while self.engine.statistics()["connections"] > links and self._loop.time() < deadline:
+        while self._loop.time() < deadline and (
+            self.engine.statistics()["connections"] > links or any(x.connections for x in self._listeners.values())
+        ):
             await asyncio.sleep(0.02)
 
 
-def run_worker(config: Config, index: int, addresses: list[Bind], folder: Path, ready_fd: int) -> None:
+def run_worker(config: Config, index: int, addresses: dict[str, Bind], folder: Path, ready_fd: int) -> None:
     """The life of a worker process. Writes one byte to `ready_fd` when it accepts connections."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_main(config, index, addresses, folder, ready_fd))
 
 
-async def _main(config: Config, index: int, addresses: list[Bind], folder: Path, ready_fd: int) -> None:
+async def _main(config: Config, index: int, addresses: dict[str, Bind], folder: Path, ready_fd: int) -> None:
     loop = asyncio.get_running_loop()
     worker = Worker(config, index, folder, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
+    loop.add_signal_handler(signal.SIGHUP, worker.reload)
     await worker.start(addresses)
     gc.freeze()  # what exists now stays: no collection has to look at it again
     os.write(ready_fd, b"\1")

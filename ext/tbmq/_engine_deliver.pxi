@@ -134,10 +134,12 @@ cdef bint write_publish(Engine engine, Connection connection, Outgoing* outgoing
     cdef uint8_t* out
     cdef iovec parts[2]
     cdef msghdr header
-    if connection.alias_out_maximum:
-        choose_alias(connection, outgoing)
     body_bytes = head_and_body(connection.level, outgoing, &properties_bytes)
     size = 1 + varint_size(body_bytes) + <size_t>body_bytes
+    if connection.alias_out_maximum and size + 3 <= connection.max_outgoing_bytes:
+        choose_alias(connection, outgoing)
+        body_bytes = head_and_body(connection.level, outgoing, &properties_bytes)
+        size = 1 + varint_size(body_bytes) + <size_t>body_bytes
     if size > connection.max_outgoing_bytes:  # [MQTT-3.1.2-24]
         engine.counters.drops[DROP_TOO_LARGE] += 1
         return False

@@ -68,6 +68,9 @@ cdef void serve(Engine engine, Connection connection) noexcept:
         return
     if connection.suspended or (connection.paused and not connection.hung_up):
         return
+    if connection.kind == CLIENT and waiting_bytes(connection) > engine.settings.max_output_bytes:
+        connection.readable = True  # it does not read our answers: nothing more is taken from it until it does
+        return
     if connection.pending_size and not connection.transport is None:
         take_input(engine, connection, NULL, 0)
     if connection.fd < 0:
@@ -92,6 +95,8 @@ cdef void serve(Engine engine, Connection connection) noexcept:
                 connection.readable = False
                 got = 0
             else:
+                if left_over:  # another worker passed these on, and the peer was gone before they were looked at
+                    take_input(engine, connection, NULL, 0)
                 lose(engine, connection)
                 return
     if got:

@@ -137,7 +137,8 @@ cdef void flush(Engine engine, Connection connection) noexcept:
             connection.unsent_acks = 0
             engine.counters.bytes_out += sent
         connection.out_start += sent
-        connection.blocked = <size_t>sent < waiting
+        if <size_t>sent < waiting:  # a transport may have said so itself, from inside write()
+            connection.blocked = True
     if connection.out != NULL and connection.out_start == connection.out_end:
         give_buffer(engine, connection.out, connection.out_capacity)
         connection.out = NULL
@@ -151,6 +152,8 @@ cdef void flush(Engine engine, Connection connection) noexcept:
             pump(engine, connection.session)
         if connection.congested:
             relax(engine, connection)
+        if connection.readable and not connection.ready_listed:
+            make_ready(engine, connection)
 
 
 cdef ssize_t write_transport(Connection connection, size_t waiting) noexcept:
@@ -255,6 +258,8 @@ cdef void end_connection(Engine engine, Connection connection, bint flush_first)
     except Exception:
         engine.handler.on_exception(connection)
     if flush_first:
+        connection.deadline_ms = engine.now_ms + LINGER_S * 1000  # also for a peer that does not read
+        arm(engine, connection)
         touch(engine, connection)
     else:
         shut(engine, connection)

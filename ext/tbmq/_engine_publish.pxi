@@ -169,7 +169,8 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
                 body.fault = "more messages in flight than Receive Maximum allows"  # [MQTT-3.3.4-9]
                 return 0x93
             tolerate(engine, connection, "more messages in flight than Receive Maximum allows")
-        connection.unsent_acks += 1
+        if view.qos == 1:  # QoS 2 counts by its id until PUBREL
+            connection.unsent_acks += 1
     if view.payload_format and not is_utf8(view.payload.data, view.payload.size, True):
         return refuse_publish(engine, connection, &view, 0x99)
     if view.topic.data[0] == c"$":

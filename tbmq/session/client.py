@@ -104,8 +104,9 @@ class Clients:
     def _sign_groups(self, client: Client, old: str, new: str) -> None:
         for granted in client.subscriptions.values():
             if granted.group is not None:
-                self._routes.leave(old + granted.group, granted.topic_filter, client.session.number)
+                # In this order the group never looks empty: nothing that waits for it is given up.
                 self._routes.join(new + granted.group, granted.topic_filter, client.session.number, granted.options)
+                self._routes.leave(old + granted.group, granted.topic_filter, client.session.number)
 
     def subscribe(self, client: Client, name: str, granted: Granted) -> bool:
         """Adds or replaces one subscription of a connected client; True when it is new."""

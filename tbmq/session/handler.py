@@ -114,6 +114,8 @@ class Handler:
         self.disconnects["lost"] += 1
 
     def on_closed(self, connection: Connection) -> None:
+        if connection.listener is not None:
+            connection.listener.leave(connection.peer)
         client: Client | None = connection.context
         if client is None or client.connection is not connection:
             return
