@@ -178,6 +178,9 @@ def serve(config: Config) -> int:
     logging.basicConfig(
         level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    if config.profile == "cluster":
+        log.error("profile cluster is not in this version; set profile=embedded, which keeps everything on this node")
+        return 1
     held: list[socket.socket] = []
     addresses: dict[str, Bind] = {}
     name, address = "", None
