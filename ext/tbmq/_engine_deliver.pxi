@@ -268,7 +268,6 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
     cdef Connection connection = session.connection
     cdef uint8_t qos = min(publication.qos, granted_qos)
     cdef bint retain = publication.is_replay or (publication.retain and keep_retain)
-    cdef size_t waiting
     cdef uint16_t packet_id
     cdef Delivery* delivery
     cdef Message* message
@@ -276,15 +275,9 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
         if connection is None:
             engine.counters.drops[DROP_OFFLINE_QOS0] += 1
             return False
-        waiting = waiting_bytes(connection)
-        if waiting > engine.settings.high_water_bytes:
-            check_congestion(engine, connection)
-            waiting = waiting_bytes(connection)
-            if waiting >= engine.settings.max_output_bytes or (
-                connection.slow and waiting > engine.settings.high_water_bytes
-            ):
-                engine.counters.drops[DROP_SLOW_READER] += 1
-                return False
+        if not has_room(engine, connection):
+            engine.counters.drops[DROP_SLOW_READER] += 1
+            return False
         return write_copy(engine, connection, publication, 0, retain, 0, identifiers, n_identifiers)
     if connection is None and not session.keeps_messages:
         return False
@@ -312,6 +305,18 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
         return False
     delivery.is_shared = publication.is_shared
     return True
+
+
+cdef inline bint has_room(Engine engine, Connection subscriber) noexcept:
+    """Whether QoS 0 may be added to its output. May hold the publisher."""
+    cdef size_t waiting = waiting_bytes(subscriber)
+    if waiting <= engine.settings.high_water_bytes:
+        return True
+    check_congestion(engine, subscriber)
+    waiting = waiting_bytes(subscriber)
+    return waiting <= engine.settings.high_water_bytes or (
+        waiting < engine.settings.max_output_bytes and not subscriber.slow
+    )
 
 
 cdef void fill_delivery(Session session, Delivery* delivery, Message* message, uint8_t qos, bint retain,

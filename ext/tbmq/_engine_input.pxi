@@ -185,10 +185,12 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
     cdef size_t used = 0
     cdef Header header
     cdef Cursor body
+    cdef Run run
     cdef int code
     cdef int packet_type
     if connection.kind != CLIENT:
         return handle_frames(engine, connection, data, size)
+    run.count = 0
     while connection.open and not connection.suspended:
         code = read_header(
             data + used, size - used, connection.level, FROM_CLIENT, connection.limits.max_packet_bytes, &header,
@@ -204,14 +206,24 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
             used += header.size + header.body_bytes
             packet_type = header.first >> 4
             engine.counters.packets_in[packet_type] += 1
+            if is_next_of_run(&run, &header, &body):
+                extend_run(&run, &header)
+                engine.counters.messages_in[0] += 1
+                continue
+            if run.count:
+                end_run(engine, connection, &run)
             if connection.session is None or not PUBLISH <= packet_type <= PUBCOMP:
                 code = handle_other(engine, connection, &header, &body)
             elif packet_type == PUBLISH:
-                code = handle_publish(engine, connection, header.first, &body)
+                code = handle_publish(engine, connection, &header, &body, &run)
             else:
                 code = handle_ack(engine, connection, <PacketType>packet_type, &body)
         if code != OK:
+            if run.count:
+                end_run(engine, connection, &run)
             violate(engine, connection, code, body.fault)
+    if run.count:
+        end_run(engine, connection, &run)
     return used
 
 

@@ -10,6 +10,7 @@
 #
 #   BATCH      a batch; the receiver matches each message against its own subscriptions
 #   DIRECTED   u32 n, n times an Order, a batch of n messages: shared subscriptions, whose member the sender has chosen
+#   RUN        a RunHeader and the packets of a run, see _engine_run
 #   CONFIRM    all frames up to this round have taken effect
 #   MESSAGE    bytes for the handler in Python: routes, requests
 #
@@ -24,6 +25,7 @@ cdef enum:
     FRAME_DIRECTED = 2
     FRAME_CONFIRM = 3
     FRAME_MESSAGE = 4
+    FRAME_RUN = 5
     BATCH_BYTES = 65_536         # a batch that reaches this is sent at once
     MEMBER_BITS = 24             # a member of a group: worker << MEMBER_BITS | session number
 
@@ -254,6 +256,8 @@ cdef int handle_frame(
             raise ValueError("a directed frame is cut")
         engine.reader.open(body + orders_bytes, body_bytes - orders_bytes, False)
         take_batch(engine, link, <const Order*>(body + 4), n)
+    elif kind == FRAME_RUN:
+        take_run(engine, link, body, body_bytes)
     elif kind == FRAME_CONFIRM:
         confirm(engine, link.peer_index, round_number)
     elif kind == FRAME_MESSAGE:

@@ -142,12 +142,13 @@ cdef int send_retained_batch(Engine engine, Session session, bytes batch, uint8_
 
 # --- PUBLISH -------------------------------------------------------------------------------------------------------
 
-cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cursor* body) noexcept:
-    """0, or the reason code for which the connection has to end (text in body.fault)."""
+cdef int handle_publish(Engine engine, Connection connection, const Header* header, Cursor* body, Run* run) noexcept:
+    """0, or the reason code for which the connection has to end (text in body.fault). May begin a run."""
     cdef PublishView view
     cdef Publication publication
     cdef Session session = connection.session
-    cdef int code = decode_publish(body, first, connection.level, FROM_CLIENT, &connection.limits, &view)
+    cdef Cursor packet = body[0]
+    cdef int code = decode_publish(body, header.first, connection.level, FROM_CLIENT, &connection.limits, &view)
     cdef int taken
     if code != OK:
         return code
@@ -177,6 +178,9 @@ cdef int handle_publish(Engine engine, Connection connection, uint8_t first, Cur
         code = judge_dollar_topic(engine, connection, &view.topic)
         if code != OK:
             return refuse_publish(engine, connection, &view, code)
+    if is_plain(&view, header.first):
+        begin_run(run, connection, header, &packet, &view.topic)
+        return OK
     start_publication(engine, &publication)
     publication.topic = view.topic
     publication.payload = view.payload
