@@ -28,7 +28,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, nanosleep, timespec
 from posix.unistd cimport close as close_fd
 from tbmq._batch cimport BatchReader, BatchWriter, MessageView, new_reader
 from tbmq._codec cimport (
@@ -128,6 +128,10 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
     int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
 
+cdef extern from "<sys/prctl.h>" nogil:
+    enum: PR_SET_TIMERSLACK
+    int prctl(int option, unsigned long value)
+
 cdef extern from "<sys/socket.h>" nogil:
     enum: MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR
     struct iovec:
@@ -146,6 +150,10 @@ cdef enum:
     EVENTS = 256                 # sockets taken per epoll_wait
     READ_BYTES = 65_536          # most that is read from one socket in one go
     CARRY_BYTES = 65_536         # an incomplete packet below this is moved in front of the next read
+    GATHER_NS = 50_000           # with many clients and little from each: wait so long for more, see run_rounds
+    GATHER_EVENTS = 8            # when a round had fewer events than this
+    GATHER_CLIENTS = 64          # and there are so many connections
+    GATHER_GAP_NS = 100_000      # and rounds follow each other faster than this
     ROUND_NS = 2_000_000         # after this long in one run() the loop gets its turn
     LARGE_FRAME_BYTES = 32_768   # from here on a frame is written straight from its source when the socket takes it
     WHEEL_SLOTS = 1024           # seconds; longer deadlines go around more than once
@@ -249,6 +257,7 @@ cdef class Engine:
     cdef int64_t wheel_at_s              # the last second that was handled
     cdef readonly int64_t now_ms         # monotonic, as of this round
     cdef readonly uint64_t wall_ms       # wall clock, as of this round
+    cdef int64_t last_run_ns             # monotonic: when run() had nothing more to do
     cdef bint running                    # inside run(): the end of the round will flush
     cdef bint woken                      # handler.wake() was called and run() has not come yet
     cdef Connection publisher            # whose PUBLISH is being delivered; None: nobody can be paused
@@ -285,6 +294,7 @@ cdef class Engine:
         self.scratch = <uint8_t*>malloc(LAYOUTS * LAYOUT_BYTES)
         if self.events == NULL or self.read_buffer == NULL or self.scratch == NULL:
             raise MemoryError()
+        prctl(PR_SET_TIMERSLACK, 1000)  # nanoseconds: GATHER_NS means what it says
         read_clocks(self)
         self.wheel_at_s = self.now_ms // 1000
 
