@@ -102,7 +102,8 @@ class Engine:
         receive_maximum: int = 1024,
         strict: bool = True,
         max_retained: int = 1_000_000,
-        max_retained_bytes: int = 1_048_576,
+        max_retained_payload_bytes: int = 1_048_576,
+        max_retained_total_bytes: int = 1_073_741_824,
     ) -> None: ...
     def fileno(self) -> int: ...
     def adopt(

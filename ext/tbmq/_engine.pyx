@@ -205,7 +205,8 @@ cdef struct Settings:
     uint32_t receive_maximum     # QoS 1 and 2 that a v5 client may have unacknowledged
     bint strict                  # a client that breaks a rule which we could bear is disconnected
     uint32_t max_retained
-    uint32_t max_retained_bytes  # largest retained payload
+    uint32_t max_retained_payload_bytes
+    uint64_t max_retained_total_bytes
 
 
 include "_engine_session.pxi"
@@ -252,6 +253,7 @@ cdef class Engine:
     cdef list touched                    # have output that nobody tried to send yet
     cdef list ready                      # have input, or packets, that were not handled yet
     cdef list congested                  # over high water
+    cdef list roomy                      # keep room for large packets
     cdef list graveyard                  # closed in this round: kept until events of this round are done
     cdef list wheel                      # WHEEL_SLOTS sets of connections
     cdef int64_t wheel_at_s              # the last second that was handled
@@ -269,11 +271,12 @@ cdef class Engine:
 
     def __cinit__(self, handler, *, uint32_t index=0, uint32_t workers=1, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
                   uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024, bint strict=True,
-                  uint32_t max_retained=1_000_000, uint32_t max_retained_bytes=1_048_576):
+                  uint32_t max_retained=1_000_000, uint32_t max_retained_payload_bytes=1_048_576,
+                  uint64_t max_retained_total_bytes=1_073_741_824):
         self.handler = handler
         self.settings = Settings(
             high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
-            strict, max_retained, max_retained_bytes
+            strict, max_retained, max_retained_payload_bytes, max_retained_total_bytes
         )
         self.index, self.workers = index, workers
         self.peers = [None if i == index else Peer.__new__(Peer, i) for i in range(workers)]
@@ -284,7 +287,7 @@ cdef class Engine:
         self.retained = TopicTrie()
         self.decoder = Decoder()
         self.connections, self.free_numbers = set(), []
-        self.touched, self.ready, self.congested, self.graveyard = [], [], [], []
+        self.touched, self.ready, self.congested, self.roomy, self.graveyard = [], [], [], [], []
         self.wheel = [set() for _ in range(WHEEL_SLOTS)]
         self.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll_fd < 0:
@@ -325,7 +328,8 @@ cdef class Engine:
 
     def adopt(self, int fd, str peer, *, uint32_t max_connect_packet_bytes, uint32_t max_topic_levels,
               uint32_t connect_timeout_ms, bytes initial=b"", object transport=None) -> Connection:
-        """Takes over a connected, non-blocking socket (or, with fd -1, a transport) and waits for its CONNECT.
+        """Takes over a connected, non-blocking socket (or, with fd -1, a transport) and waits for its CONNECT. The socket
+        is ours in any case: when this raises, it is closed.
 
         `initial`: bytes of it that were read already.
         """
@@ -343,7 +347,9 @@ cdef class Engine:
             event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
             event.data.ptr = <void*>connection
             if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0:
-                raise OSError(errno, "epoll_ctl failed")
+                error = errno
+                close_fd(fd)
+                raise OSError(error, "epoll_ctl failed")
             connection.fd = fd
         self.connections.add(connection)
         arm(self, connection)
@@ -405,6 +411,7 @@ cdef class Engine:
         read_clocks(self)
         turn_wheel(self)
         judge_congested(self)
+        free_unused_room(self)
         flush_touched(self)
 
     def new_session(self, str client_id not None) -> Session:

@@ -29,6 +29,8 @@ cdef class Connection:
     cdef uint8_t* pending                # start of a packet that is not complete
     cdef size_t pending_size
     cdef size_t pending_capacity
+    cdef bint has_room                   # in engine.roomy: keeps `pending` for the next large packet
+    cdef bint used_room                  # since the last tick
     cdef char** alias_in                 # topics by alias, each with its length in front; NULL until used
     cdef uint16_t alias_in_maximum
     cdef dict alias_out                  # topic -> alias that we have told the client

@@ -22,6 +22,7 @@ cdef struct Publication:
     uint64_t received_ms
     uint32_t expiry_s            # as received
     uint32_t publisher           # session number, or NOBODY
+    uint16_t packet_id           # the publisher's
     uint8_t qos
     bint retain
     uint64_t round               # in which it goes to other workers: its ack waits for them; 0: to none
@@ -250,14 +251,16 @@ cdef bint write_copy(Engine engine, Connection connection, Publication* publicat
 
 
 cdef inline void fill_outgoing(Engine engine, const Publication* publication, Outgoing* outgoing, uint8_t qos) noexcept:
+    cdef uint64_t age_s
     memset(outgoing, 0, sizeof(Outgoing))
     outgoing.topic = publication.topic
     outgoing.properties = publication.properties
     outgoing.payload = publication.payload
     outgoing.qos = qos
     outgoing.expiry_s = publication.expiry_s
-    if publication.message != NULL and publication.is_replay:
-        outgoing.expiry_s = remaining_expiry_s(publication.message, engine.wall_ms)
+    if publication.expiry_s != NO_EXPIRY and engine.wall_ms > publication.received_ms:  # it has waited somewhere
+        age_s = (engine.wall_ms - publication.received_ms) // 1000
+        outgoing.expiry_s = <uint32_t>(publication.expiry_s - age_s) if age_s < publication.expiry_s else 1
 
 
 # --- One subscriber ------------------------------------------------------------------------------------------------
@@ -288,7 +291,7 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
     if connection is not None:
         if is_over(engine, connection):
             check_congestion(engine, connection)
-        elif session.queue.count == 0 and session.window.count < connection.send_quota:
+        elif session.queue.count == 0 and session.held_back == 0 and session.window.count < connection.send_quota:
             packet_id = window_next_id(&session.window)
             delivery = window_insert(&session.window, packet_id) if packet_id else NULL
             if delivery != NULL:
@@ -393,7 +396,8 @@ cdef void pump(Engine engine, Session session) noexcept:
         send_held_back(engine, session)
     while (
         session.queue.count
-        and session.window.count - session.held_back < connection.send_quota
+        and session.held_back == 0
+        and session.window.count < connection.send_quota
         and waiting_bytes(connection) <= engine.settings.high_water_bytes
     ):
         waiting = queue_at(&session.queue, 0)
@@ -435,12 +439,13 @@ cdef int by_order(const void* left_side, const void* right_side) noexcept nogil:
 
 
 cdef void resend(Engine engine, Session session) noexcept:
-    """A session is resumed: everything in flight goes out again, in the order it was sent first [MQTT-4.4.0-1]."""
+    """A session is resumed: everything in flight goes out again, in the order it was sent first [MQTT-4.4.0-1], as fast
+    as the client's quota and its output allow; `held_back` counts what is still to come."""
     cdef Connection connection = session.connection
     cdef uint64_t* entries
     cdef uint32_t i, n = session.window.count
     cdef Delivery* delivery
-    session.held_back = 0
+    forget_held_back(session)
     if n:
         entries = ordered_window(&session.window)
         if entries == NULL:
@@ -451,31 +456,36 @@ cdef void resend(Engine engine, Session session) noexcept:
             delivery = window_find(&session.window, <uint16_t>(entries[i] & 0xFFFF))
             if delivery.state == RELEASED:
                 write_ack(engine, connection, PUBREL, delivery.packet_id, 0)
-            elif i >= connection.send_quota:
-                delivery.state = HELD_BACK
-                session.held_back += 1
             else:
-                delivery.state = SENT
-                if not send_delivery(engine, connection, delivery, True):
-                    drop_delivery(delivery)
-                    window_remove(&session.window, delivery)
-        free(entries)
+                delivery.state = HELD_BACK
+                entries[session.held_back] = entries[i]
+                session.held_back += 1
+        session.resend_entries = entries
     pump(engine, session)
 
 
 cdef void send_held_back(Engine engine, Session session) noexcept:
-    """Sends the oldest entries that an earlier, larger quota had sent. Rare, so it may look at the whole window."""
+    cdef Connection connection = session.connection
     cdef Delivery* oldest
-    cdef uint32_t i
-    while session.held_back and session.window.count - session.held_back < session.connection.send_quota:
-        oldest = NULL
-        for i in range(session.window.capacity):
-            if session.window.slots[i].state == HELD_BACK and (
-                oldest == NULL or session.window.slots[i].order < oldest.order
-            ):
-                oldest = &session.window.slots[i]
+    while (
+        session.held_back
+        and session.window.count - session.held_back < connection.send_quota
+        and waiting_bytes(connection) <= engine.settings.high_water_bytes
+    ):
+        oldest = window_find(&session.window, <uint16_t>(session.resend_entries[session.resend_at] & 0xFFFF))
+        session.resend_at += 1
         session.held_back -= 1
+        if oldest == NULL or oldest.state != HELD_BACK:  # somebody else has got it
+            continue
         oldest.state = SENT
-        if not send_delivery(engine, session.connection, oldest, True):
+        if not send_delivery(engine, connection, oldest, True):
             drop_delivery(oldest)
             window_remove(&session.window, oldest)
+    if session.held_back == 0:
+        forget_held_back(session)
+
+
+cdef void forget_held_back(Session session) noexcept:
+    free(session.resend_entries)
+    session.resend_entries = NULL
+    session.resend_at = session.held_back = 0

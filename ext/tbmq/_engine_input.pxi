@@ -82,6 +82,9 @@ cdef void serve(Engine engine, Connection connection) noexcept:
     if connection.kind == CLIENT and waiting_bytes(connection) > engine.settings.max_output_bytes:
         connection.readable = True  # it does not read our answers: nothing more is taken from it until it does
         return
+    if connection.held_count > MAX_HELD_ACKS:
+        connection.readable = True
+        return
     if connection.pending_size and not connection.transport is None:
         take_input(engine, connection, NULL, 0)
     if connection.fd < 0:
@@ -142,14 +145,45 @@ cdef void settle(Engine engine, Connection connection, const uint8_t* data, size
     """Handles all whole packets in `data` and keeps the rest."""
     cdef size_t used = handle_packets(engine, connection, data, size)
     if not connection.open or used == size:
-        free(connection.pending)
-        connection.pending = NULL
-        connection.pending_size = connection.pending_capacity = 0
+        empty_pending(engine, connection)
     elif data == connection.pending:
         connection.pending_size = size - used
         memmove(connection.pending, connection.pending + used, size - used)
     elif not keep_pending(connection, data + used, size - used):
         lose(engine, connection)
+
+
+cdef void empty_pending(Engine engine, Connection connection) noexcept:
+    """Who sends large packets keeps the room for them until a tick finds it unused: fresh memory is slow memory."""
+    connection.pending_size = 0
+    if connection.open and connection.pending_capacity > CARRY_BYTES:
+        if not connection.has_room:
+            engine.roomy.append(connection)
+        connection.has_room = connection.used_room = True
+        return
+    free(connection.pending)
+    connection.pending = NULL
+    connection.pending_capacity = 0
+
+
+cdef void free_unused_room(Engine engine) noexcept:
+    cdef Connection connection
+    cdef list roomy
+    if not engine.roomy:
+        return
+    roomy = engine.roomy
+    engine.roomy = []
+    for item in roomy:
+        connection = <Connection>item
+        if connection.open and (connection.used_room or connection.pending_size):
+            connection.used_room = False
+            engine.roomy.append(connection)
+            continue
+        connection.has_room = False
+        if connection.pending_size == 0:
+            free(connection.pending)
+            connection.pending = NULL
+            connection.pending_capacity = 0
 
 
 cdef bint keep_pending(Connection connection, const uint8_t* data, size_t size) noexcept:

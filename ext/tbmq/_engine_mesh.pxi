@@ -11,6 +11,7 @@
 #   BATCH      a batch; the receiver matches each message against its own subscriptions
 #   DIRECTED   u32 n, n times an Order, a batch of n messages: shared subscriptions, whose member the sender has chosen
 #   RUN        a RunHeader and the packets of a run, see _engine_run
+#   REFUSED    a Refusal: a message of that round was delivered, but could not be retained
 #   CONFIRM    all frames up to this round have taken effect
 #   MESSAGE    bytes for the handler in Python: routes, requests
 #
@@ -26,13 +27,20 @@ cdef enum:
     FRAME_CONFIRM = 3
     FRAME_MESSAGE = 4
     FRAME_RUN = 5
+    FRAME_REFUSED = 6
     BATCH_BYTES = 65_536         # a batch that reaches this is sent at once
+    MAX_HELD_ACKS = 65_536       # of one connection; then it is not read
     MEMBER_BITS = 24             # a member of a group: worker << MEMBER_BITS | session number
 
 cdef struct Order:               # of a DIRECTED frame
     uint32_t session             # number at the receiver
     uint32_t options             # of the subscription, as in the trie
     uint32_t group               # checksum of the group's name: when the member has left, another one gets the message
+
+cdef struct Refusal:
+    uint32_t session             # number of the publisher at the receiver of this frame
+    uint16_t packet_id
+    uint16_t code
 
 cdef struct HeldAck:
     uint64_t round               # leaves when this round is complete
@@ -110,6 +118,9 @@ cdef bint append(Engine engine, Peer peer, BatchWriter writer, Publication* publ
     view.has_expiry = publication.expiry_s != NO_EXPIRY
     view.expiry_s = publication.expiry_s
     view.qos, view.retain = publication.qos, publication.retain
+    if publication.retain and publication.qos:  # its keeper may have to refuse it
+        view.publisher, view.publisher_bytes = <const uint8_t*>&publication.publisher, sizeof(uint32_t)
+        view.packet_id = publication.packet_id
     try:
         done = writer.append_message(&view)
         if done == 0:
@@ -155,22 +166,24 @@ cdef bint append_directed(
 cdef void seal_round(Engine engine) noexcept:
     """Sends what this round has for other workers, all of it under the same round number."""
     cdef Peer peer
-    cdef bint any_sent = False
+    cdef bint has_any = False
     engine.round_is_full = False
     for item in engine.peers:
         if item is None:
             continue
         peer = <Peer>item
         if peer.batch.count:
-            any_sent |= write_batch(engine, peer, FRAME_BATCH, peer.batch, 0)
+            has_any = True
+            write_batch(engine, peer, FRAME_BATCH, peer.batch, 0)
         if peer.directed.count:
-            any_sent |= write_batch(engine, peer, FRAME_DIRECTED, peer.directed, peer.directed.count)
+            has_any = True
+            write_batch(engine, peer, FRAME_DIRECTED, peer.directed, peer.directed.count)
         peer.wants_confirm = False
-    if any_sent:
+    if has_any:  # also when its only receiver is gone: acks wait for this number
         engine.round += 1
 
 
-cdef bint write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer, uint32_t n_orders) noexcept:
+cdef void write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer, uint32_t n_orders) noexcept:
     cdef size_t batch_bytes = 0
     cdef size_t orders_bytes = 4 + n_orders * sizeof(Order) if n_orders else 0
     cdef const uint8_t* batch
@@ -181,7 +194,7 @@ cdef bint write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer
         except Exception:
             engine.handler.on_exception(peer.link)
             writer.reset()
-            return False
+            return
         out = write_frame(engine, peer.link, kind, engine.round, orders_bytes + batch_bytes)
         if out != NULL:
             if n_orders:
@@ -192,7 +205,6 @@ cdef bint write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer
                 out[5 - FRAME_BYTES] = True
                 peer.sent_round = engine.round
     writer.reset()
-    return out != NULL
 
 
 cdef uint8_t* write_frame(Engine engine, Connection link, uint8_t kind, uint64_t round_number, size_t body_bytes) noexcept:
@@ -246,7 +258,7 @@ cdef int handle_frame(
     cdef size_t orders_bytes
     if kind == FRAME_BATCH:
         engine.reader.open(body, body_bytes, False)
-        take_batch(engine, link, NULL, 0)
+        take_batch(engine, link, round_number, NULL, 0)
     elif kind == FRAME_DIRECTED:
         if body_bytes < 4:
             raise ValueError("a directed frame is cut")
@@ -255,9 +267,13 @@ cdef int handle_frame(
         if body_bytes < orders_bytes:
             raise ValueError("a directed frame is cut")
         engine.reader.open(body + orders_bytes, body_bytes - orders_bytes, False)
-        take_batch(engine, link, <const Order*>(body + 4), n)
+        take_batch(engine, link, round_number, <const Order*>(body + 4), n)
     elif kind == FRAME_RUN:
         take_run(engine, link, body, body_bytes)
+    elif kind == FRAME_REFUSED:
+        if body_bytes < sizeof(Refusal):
+            raise ValueError("a refusal is cut")
+        take_refusal(engine, round_number, <const Refusal*>body)
     elif kind == FRAME_CONFIRM:
         confirm(engine, link.peer_index, round_number)
     elif kind == FRAME_MESSAGE:
@@ -267,7 +283,9 @@ cdef int handle_frame(
     return 0
 
 
-cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_t n_orders) except -1:
+cdef int take_batch(
+    Engine engine, Connection link, uint64_t round_number, const Order* orders, uint32_t n_orders
+) except -1:
     """Delivers the messages of the batch in engine.reader: to whoever matches here, or each as its order says."""
     cdef MessageView view
     cdef Publication publication
@@ -285,6 +303,8 @@ cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_
         if orders == NULL:
             if publication.retain and owner_of(engine, &publication.topic) == engine.index:
                 retain_message(engine, &publication)
+                if publication.over_limit and view.publisher_bytes == sizeof(uint32_t):
+                    refuse_to_retain(engine, link, round_number, &view)
             deliver_to_subscribers(engine, &publication)
         elif at < n_orders:
             memcpy(&order, &orders[at], sizeof(Order))
@@ -293,6 +313,35 @@ cdef int take_batch(Engine engine, Connection link, const Order* orders, uint32_
         engine.publisher = None
         end_publication(&publication)
     return 0
+
+
+cdef void refuse_to_retain(Engine engine, Connection link, uint64_t round_number, const MessageView* view) noexcept:
+    """Tells the publisher's worker, before the round is confirmed."""
+    cdef Refusal refusal = Refusal(0, view.packet_id, 0x97)
+    cdef uint8_t* out = write_frame(engine, link, FRAME_REFUSED, round_number, sizeof(Refusal))
+    if out != NULL:
+        memcpy(&refusal.session, view.publisher, sizeof(uint32_t))
+        memcpy(out, &refusal, sizeof(Refusal))
+
+
+cdef void take_refusal(Engine engine, uint64_t round_number, const Refusal* body) noexcept:
+    """The ack of that message, which is still held, tells it to an MQTT 5 client."""
+    cdef Refusal refusal
+    cdef Connection publisher
+    cdef HeldAck* ack
+    cdef uint32_t i
+    memcpy(&refusal, body, sizeof(Refusal))
+    if refusal.session >= engine.n_sessions or engine.sessions[refusal.session] == NULL:
+        return
+    publisher = (<Session>engine.sessions[refusal.session]).connection
+    if publisher is None or publisher.level != 5:
+        return
+    for i in range(publisher.held_count):
+        ack = &publisher.held[i]
+        if ack.round == round_number and ack.packet_id == refusal.packet_id:
+            ack.code = <uint8_t>refusal.code
+            if ack.packet == PUBREC:  # it ends here: no PUBREL will come
+                ids_remove(&publisher.session.received, refusal.packet_id)
 
 
 cdef void send_confirms(Engine engine) noexcept:
@@ -349,14 +398,16 @@ cdef void release_acks(Engine engine, Connection connection) noexcept:
             write_ack(engine, connection, <PacketType>ack.packet, ack.packet_id, ack.code)
         done += 1
     if done:
+        if connection.readable and connection.held_count > MAX_HELD_ACKS:
+            make_ready(engine, connection)
         connection.held_count -= done
         memmove(connection.held, connection.held + done, connection.held_count * sizeof(HeldAck))
 
 
 cdef bint hold_ack(Engine engine, Connection connection, PacketType packet, uint16_t packet_id, uint8_t code,
                    uint64_t round_number) noexcept:
-    """Keeps an ack until that round, and those of the acks before it, are complete. Bounded by Receive Maximum, or by the
-    65,535 packet ids."""
+    """Keeps an ack until that round, and those of the acks before it, are complete. Bounded: over MAX_HELD_ACKS nothing
+    more is read from the connection."""
     cdef HeldAck* grown
     cdef uint32_t capacity
     if connection.held_count == connection.held_capacity:
@@ -381,6 +432,5 @@ cdef void drop_link(Engine engine, Connection link) noexcept:
         if peer.link is link:
             peer.link = None
             peer.confirmed_round = peer.sent_round
-            peer.batch.reset()
-            peer.directed.reset()
+            seal_round(engine)  # what was collected for it goes nowhere, but its round has to end
             complete_rounds(engine)

@@ -33,8 +33,8 @@ cdef uint8_t* take_buffer(Engine engine, size_t needed, size_t* capacity) noexce
     while size_class < POOL_CLASSES and (<size_t>4096 << size_class) < needed:
         size_class += 1
     if size_class == POOL_CLASSES:
-        capacity[0] = needed
-        return <uint8_t*>malloc(needed)
+        capacity[0] = needed + needed // 2
+        return <uint8_t*>malloc(capacity[0])
     capacity[0] = <size_t>4096 << size_class
     buffer = engine.pool[size_class]
     if buffer == NULL:
@@ -148,7 +148,7 @@ cdef void flush(Engine engine, Connection connection) noexcept:
             begin_lingering(engine, connection)
         return
     if waiting_bytes(connection) <= engine.settings.low_water_bytes:
-        if connection.session is not None and connection.session.queue.count:
+        if connection.session is not None and (connection.session.queue.count or connection.session.held_back):
             pump(engine, connection.session)
         if connection.congested:
             relax(engine, connection)
@@ -185,6 +185,8 @@ cdef void check_congestion(Engine engine, Connection subscriber) noexcept:
         engine.congested.append(subscriber)
     publisher = engine.publisher
     if publisher is None or subscriber.slow or publisher.paused or publisher is subscriber or not publisher.open:
+        return
+    if publisher.kind != CLIENT and subscriber.kind != CLIENT:  # two workers must not wait for each other
         return
     publisher.paused = True
     engine.counters.pauses += 1
@@ -226,11 +228,12 @@ cdef void release_waiters(Engine engine, Connection subscriber) noexcept:
 
 
 cdef void judge_congested(Engine engine) noexcept:
-    """A subscriber that stays congested no longer holds its publishers."""
+    """A subscriber that stays congested no longer holds its publishers. A worker holds them as long as it takes: dropping
+    what it should get would lose messages for clients that are well."""
     cdef Connection subscriber
     for item in list(engine.congested):
         subscriber = <Connection>item
-        if not subscriber.slow and engine.now_ms - subscriber.congested_since_ms >= engine.settings.slow_after_ms:
+        if subscriber.kind == CLIENT and not subscriber.slow and engine.now_ms - subscriber.congested_since_ms >= engine.settings.slow_after_ms:
             subscriber.slow = True
             release_waiters(engine, subscriber)
 

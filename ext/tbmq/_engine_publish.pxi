@@ -52,9 +52,13 @@ cdef void retain_message(Engine engine, Publication* publication) noexcept:
     if publication.payload.size == 0:  # [MQTT-3.3.1-6]
         forget_retained(engine, publication.topic)
         return
-    if publication.payload.size > engine.settings.max_retained_bytes or (
-        <uint32_t>len(engine.retained) >= engine.settings.max_retained
-        and not engine.retained.look_up(publication.topic.data, publication.topic.size, &old)
+    if (
+        publication.payload.size > engine.settings.max_retained_payload_bytes
+        or engine.retained_bytes + publication.payload.size > engine.settings.max_retained_total_bytes
+        or (
+            <uint32_t>len(engine.retained) >= engine.settings.max_retained
+            and not engine.retained.look_up(publication.topic.data, publication.topic.size, &old)
+        )
     ):
         engine.counters.drops[DROP_RETAINED_LIMIT] += 1
         publication.over_limit = True
@@ -187,6 +191,7 @@ cdef int handle_publish(Engine engine, Connection connection, const Header* head
     publication.qos = view.qos
     publication.retain = view.retain
     publication.publisher = session.number
+    publication.packet_id = view.packet_id
     if view.has_expiry:
         publication.expiry_s = view.expiry_s
     publication.properties = view.properties

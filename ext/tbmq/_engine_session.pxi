@@ -16,6 +16,8 @@ cdef class Session:
     cdef Queue queue                     # waiting
     cdef IdSet received                  # QoS 2 ids between PUBLISH and PUBREL
     cdef uint32_t held_back              # entries of the window that are not sent again yet
+    cdef uint64_t* resend_entries        # these, oldest first, from resend_at on; see resend(). Owned
+    cdef uint32_t resend_at
 
     def __cinit__(self, Engine engine, uint32_t number, str client_id):
         self.engine = engine
@@ -24,6 +26,7 @@ cdef class Session:
         self.max_queued = 1000
 
     def __dealloc__(self):
+        free(self.resend_entries)
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
@@ -46,6 +49,7 @@ cdef class Session:
 
     def forget_flows(self):
         """Clean start: what was in flight or queued is gone."""
+        forget_held_back(self)
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
