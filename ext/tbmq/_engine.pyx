@@ -148,7 +148,7 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef enum:
     NOBODY = 0xFFFFFFFF          # a session number that nobody has
     EVENTS = 256                 # sockets taken per epoll_wait
-    READ_BYTES = 65_536          # most that is read from one socket in one go
+    READ_BYTES = 262_144         # most that is read from one socket in one go
     CARRY_BYTES = 65_536         # an incomplete packet below this is moved in front of the next read
     GATHER_NS = 50_000           # with many clients and little from each: wait so long for more, see run_rounds
     GATHER_EVENTS = 8            # when a round had fewer events than this

@@ -131,10 +131,7 @@ cdef bint write_publish(Engine engine, Connection connection, Outgoing* outgoing
     cdef uint32_t properties_bytes = 0
     cdef uint32_t body_bytes
     cdef size_t size, head_bytes
-    cdef ssize_t sent
     cdef uint8_t* out
-    cdef iovec parts[2]
-    cdef msghdr header
     body_bytes = head_and_body(connection.level, outgoing, &properties_bytes)
     size = 1 + varint_size(body_bytes) + <size_t>body_bytes
     if connection.alias_out_maximum and size + 3 <= connection.max_outgoing_bytes:
@@ -157,33 +154,46 @@ cdef bint write_publish(Engine engine, Connection connection, Outgoing* outgoing
     if out == NULL:
         engine.counters.drops[DROP_NO_MEMORY] += 1
         return False
-    # A large one goes straight from its source; only what the socket does not take is copied.
     write_head(out, connection.level, outgoing, body_bytes, properties_bytes)
-    parts[0].iov_base, parts[0].iov_len = out, head_bytes
-    parts[1].iov_base, parts[1].iov_len = <void*>outgoing.payload.data, outgoing.payload.size
+    connection.out_end += head_bytes
+    if not send_with_payload(engine, connection, head_bytes, outgoing.payload.data, outgoing.payload.size):
+        engine.counters.drops[DROP_NO_MEMORY] += 1
+        return False
+    return count_publish(engine, outgoing.qos)
+
+
+cdef bint send_with_payload(
+    Engine engine, Connection connection, size_t head_bytes, const uint8_t* payload, size_t size
+) noexcept:
+    """Sends an output that holds nothing but `head_bytes`, and behind it a payload straight from its source: only what
+    the socket does not take is copied. False when memory for that is out."""
+    cdef iovec parts[2]
+    cdef msghdr header
+    cdef ssize_t sent
+    cdef uint8_t* out
+    parts[0].iov_base, parts[0].iov_len = connection.out, head_bytes
+    parts[1].iov_base, parts[1].iov_len = <void*>payload, size
     memset(&header, 0, sizeof(msghdr))
     header.msg_iov, header.msg_iovlen = parts, 2
     sent = sendmsg(connection.fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL)
     engine.counters.writes += 1
     sent = max(sent, <ssize_t>0)  # a failed socket shows itself at the next flush
     engine.counters.bytes_out += sent
-    connection.out_end += head_bytes
     if <size_t>sent < head_bytes:
         connection.out_start += sent
         sent = 0
     else:
         connection.out_start += head_bytes
         sent -= head_bytes
-    if <size_t>sent < outgoing.payload.size:
-        out = reserve(engine, connection, outgoing.payload.size - sent)
-        if out == NULL:  # half a packet is out: the connection cannot go on
+    if <size_t>sent < size:
+        out = reserve(engine, connection, size - sent)
+        if out == NULL:  # a part is out: the connection cannot go on
             connection.hung_up = True
             make_ready(engine, connection)
-            engine.counters.drops[DROP_NO_MEMORY] += 1
             return False
-        memcpy(out, outgoing.payload.data + sent, outgoing.payload.size - sent)
-        connection.out_end += outgoing.payload.size - sent
-    return count_publish(engine, outgoing.qos)
+        memcpy(out, payload + sent, size - sent)
+        connection.out_end += size - sent
+    return True
 
 
 cdef inline bint count_publish(Engine engine, uint8_t qos) noexcept:

@@ -209,7 +209,14 @@ cdef void write_batch(Engine engine, Peer peer, uint8_t kind, BatchWriter writer
 
 cdef uint8_t* write_frame(Engine engine, Connection link, uint8_t kind, uint64_t round_number, size_t body_bytes) noexcept:
     """Writes the header and answers where the body goes, already counted; NULL when memory is out."""
-    cdef uint8_t* out = reserve(engine, link, FRAME_BYTES + body_bytes)
+    return begin_frame(engine, link, kind, round_number, body_bytes, body_bytes)
+
+
+cdef uint8_t* begin_frame(
+    Engine engine, Connection link, uint8_t kind, uint64_t round_number, size_t body_bytes, size_t here_bytes
+) noexcept:
+    """The same for a body of which only the first `here_bytes` go into the output: the caller sends the others."""
+    cdef uint8_t* out = reserve(engine, link, FRAME_BYTES + here_bytes)
     cdef uint32_t size = <uint32_t>body_bytes
     if out == NULL:
         link.hung_up = True  # a lost frame would be lost messages: better a new link
@@ -219,7 +226,7 @@ cdef uint8_t* write_frame(Engine engine, Connection link, uint8_t kind, uint64_t
     memcpy(out, &size, 4)
     out[4] = kind
     memcpy(out + 8, &round_number, 8)
-    link.out_end += FRAME_BYTES + body_bytes
+    link.out_end += FRAME_BYTES + here_bytes
     return out + FRAME_BYTES
 
 

@@ -220,9 +220,7 @@ cdef void forward_run(Engine engine, const Run* run) noexcept:
     """To every other worker that has a matching subscription."""
     cdef Span topic = topic_of(run)
     cdef const Match* match = engine.routes.find(topic.data, topic.size)
-    cdef RunHeader header = RunHeader(run.count, run.largest, <uint32_t>(run.head - run.data), run.is_v5)
     cdef Peer peer
-    cdef uint8_t* out
     cdef uint32_t i
     if match == NULL:
         engine.counters.drops[DROP_NO_MEMORY] += run.count
@@ -233,14 +231,26 @@ cdef void forward_run(Engine engine, const Run* run) noexcept:
             continue
         if peer.batch.count or peer.directed.count:
             seal_round(engine)  # what was published before goes before
-        out = write_frame(engine, peer.link, FRAME_RUN, engine.round, sizeof(RunHeader) + run.size)
-        if out == NULL:
-            engine.counters.drops[DROP_NO_MEMORY] += run.count
-            continue
-        memcpy(out, &header, sizeof(RunHeader))
-        memcpy(out + sizeof(RunHeader), run.data, run.size)
+        write_run_frame(engine, peer.link, run)
         if waiting_bytes(peer.link) > engine.settings.high_water_bytes:
             check_congestion(engine, peer.link)
+
+
+cdef void write_run_frame(Engine engine, Connection link, const Run* run) noexcept:
+    cdef RunHeader header = RunHeader(run.count, run.largest, <uint32_t>(run.head - run.data), run.is_v5)
+    cdef bint is_direct = run.size >= DIRECT_BYTES and link.out == NULL and not link.blocked
+    cdef size_t body_bytes = sizeof(RunHeader) + run.size
+    cdef uint8_t* out = begin_frame(
+        engine, link, FRAME_RUN, engine.round, body_bytes, sizeof(RunHeader) if is_direct else body_bytes
+    )
+    if out == NULL:
+        engine.counters.drops[DROP_NO_MEMORY] += run.count
+        return
+    memcpy(out, &header, sizeof(RunHeader))
+    if is_direct:
+        send_with_payload(engine, link, FRAME_BYTES + sizeof(RunHeader), run.data, run.size)
+    else:
+        memcpy(out + sizeof(RunHeader), run.data, run.size)
 
 
 cdef int take_run(Engine engine, Connection link, const uint8_t* body, uint32_t body_bytes) except -1:

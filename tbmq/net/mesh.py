@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REDIAL_S = 0.05
+SEND_BUFFER_BYTES = 1_048_576  # room for a few runs, so that they are not copied once more
 
 
 def mesh_path(folder: Path, index: int) -> str:
@@ -127,6 +128,7 @@ class Mesh:
         if not self._is_open:
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         try:
             sock.connect(mesh_path(self._folder, index))
         except OSError:
