@@ -170,11 +170,23 @@ cdef enum:
     DROP_OFFLINE_QOS0 = 5        # QoS 0 for a client that is away
     DROP_RETAINED_LIMIT = 6      # delivered, but not retained
     DROP_MEMBER_LEFT = 7         # the chosen member of a group left while the message was on its way
-    DROPS = 8
+    DROP_NOT_AUTHORIZED = 8      # the publisher may not publish to this topic
+    DROP_RATE_LIMIT = 9          # QoS 0 over the client's outgoing rate
+    DROPS = 10
 
 DROP_NAMES = (
-    "slow_reader", "queue_full", "expired", "too_large", "no_memory", "offline_qos0", "retained_limit", "member_left"
+    "slow_reader", "queue_full", "expired", "too_large", "no_memory", "offline_qos0", "retained_limit", "member_left",
+    "not_authorized", "rate_limit",
 )
+
+cdef enum:                       # the rates that can be limited
+    CLIENT_MESSAGES = 0
+    CLIENT_BYTES = 1
+    CLIENT_OUT = 2
+    TOTAL = 3                    # of this worker
+    RATES = 4
+
+RATE_NAMES = ("client_messages", "client_bytes", "client_out", "total")
 
 cdef enum:                       # what a Connection is
     CLIENT = 0
@@ -195,6 +207,7 @@ cdef struct Counters:
     uint64_t writes
     uint64_t tolerated           # breaches that were let pass
     uint64_t pauses              # a publisher stopped for a slow subscriber
+    uint64_t throttles           # a publisher stopped because it has used up its rate
 
 cdef struct Settings:
     uint32_t high_water_bytes    # output above this makes a subscriber congested
@@ -209,6 +222,7 @@ cdef struct Settings:
     uint64_t max_retained_total_bytes
 
 
+include "_engine_limits.pxi"
 include "_engine_session.pxi"
 include "_engine_connection.pxi"
 
@@ -219,8 +233,9 @@ cdef class Engine:
 
     `handler` has: on_packet(connection, packet), on_violation(connection, reason_code, detail),
     on_lost(connection) when the peer went without DISCONNECT, on_closed(connection) always and last,
-    on_tolerated(connection, what), on_timeout(connection, connected), on_exception(connection), on_peer_message(link, bytes), on_link_closed(link), and
-    wake(engine) to have `run` called soon.
+    on_tolerated(connection, what), on_timeout(connection, connected), on_exception(connection),
+    on_first_publish(connection, topic) and on_dollar_publish(connection, topic) that answer 0 or a reason code,
+    on_peer_message(link, bytes), on_link_closed(link), and wake(engine) to have `run` called soon.
     """
 
     cdef public object handler
@@ -241,6 +256,10 @@ cdef class Engine:
     cdef readonly uint64_t retained_bytes
     cdef Counters counters
     cdef Settings settings
+    cdef Rate rates[RATES]
+    cdef Bucket total                    # of the rate TOTAL
+    cdef list throttled                  # connections that have used up their rate
+    cdef list waiting_for_tokens         # connections whose queue has to wait for their outgoing rate
     cdef int epoll_fd
     cdef epoll_event* events
     cdef uint8_t* read_buffer            # CARRY_BYTES + READ_BYTES
@@ -272,12 +291,15 @@ cdef class Engine:
     def __cinit__(self, handler, *, uint32_t index=0, uint32_t workers=1, uint32_t high_water_bytes=524_288, uint64_t max_output_bytes=8_388_608,
                   uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024, bint strict=True,
                   uint32_t max_retained=1_000_000, uint32_t max_retained_payload_bytes=1_048_576,
-                  uint64_t max_retained_total_bytes=1_073_741_824):
+                  uint64_t max_retained_total_bytes=1_073_741_824, dict rates=None):
         self.handler = handler
         self.settings = Settings(
             high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
             strict, max_retained, max_retained_payload_bytes, max_retained_total_bytes
         )
+        for name, windows in (rates or {}).items():
+            set_rate(&self.rates[<int>RATE_NAMES.index(name)], windows)
+        self.throttled, self.waiting_for_tokens = [], []
         self.index, self.workers = index, workers
         self.peers = [None if i == index else Peer.__new__(Peer, i) for i in range(workers)]
         self.reader = new_reader()
@@ -300,6 +322,7 @@ cdef class Engine:
         prctl(PR_SET_TIMERSLACK, 1000)  # nanoseconds: GATHER_NS means what it says
         read_clocks(self)
         self.wheel_at_s = self.now_ms // 1000
+        fill_bucket(&self.rates[TOTAL], &self.total, self.now_ms)
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -411,6 +434,7 @@ cdef class Engine:
         read_clocks(self)
         turn_wheel(self)
         judge_congested(self)
+        release_throttled(self)
         free_unused_room(self)
         flush_touched(self)
 
@@ -497,6 +521,8 @@ cdef class Engine:
             "reads": self.counters.reads,
             "writes": self.counters.writes,
             "pauses": self.counters.pauses,
+            "throttles": self.counters.throttles,
+            "throttled": len(self.throttled),
             "tolerated": self.counters.tolerated,
             "stray_acks": self.counters.stray_acks,
             "duplicates_in": self.counters.duplicates_in,

@@ -33,6 +33,12 @@ cdef class Connection:
     cdef bint used_room                  # since the last tick
     cdef char** alias_in                 # topics by alias, each with its length in front; NULL until used
     cdef uint16_t alias_in_maximum
+    cdef public bint is_restricted       # what it publishes is judged topic by topic
+    cdef Judged** judged                 # topics that were judged, see _engine_limits; NULL until used
+    cdef uint32_t judged_slots
+    cdef Meter* meter                    # of its rates; NULL: none is limited
+    cdef bint throttled                  # in engine.throttled: not read
+    cdef bint waits_for_tokens           # in engine.waiting_for_tokens
     cdef dict alias_out                  # topic -> alias that we have told the client
     cdef uint16_t alias_out_maximum
     cdef uint32_t unsent_acks            # QoS 1 and 2 received whose ack is still in our output
@@ -73,6 +79,8 @@ cdef class Connection:
         free(self.pending)
         free(self.out)
         free(self.held)
+        free(self.meter)
+        forget_judged(self)
         if self.alias_in != NULL:
             for i in range(self.alias_in_maximum + 1):
                 free(self.alias_in[i])
@@ -107,6 +115,8 @@ cdef class Connection:
         self.deadline_ms = 0
         self.alias_in_maximum = <uint16_t>topic_alias_maximum
         self.alias_out_maximum = <uint16_t>alias_out_maximum
+        if not start_meter(self.engine, self):
+            raise MemoryError()
         self.session = session
         session.connection = self
         arm(self.engine, self)
@@ -133,6 +143,10 @@ cdef class Connection:
             self.out_end += len(data)
             self.engine.counters.packets_out[<uint8_t>data[0] >> 4] += 1
 
+    def forget_permissions(self):
+        """The rules have changed: every topic is judged anew."""
+        forget_judged(self)
+
     def suspend(self):
         """Handle no further packet until `resume`: the policy is waiting for an answer."""
         self.suspended = True
@@ -142,7 +156,7 @@ cdef class Connection:
     def resume(self):
         if self.suspended and self.open:
             self.suspended = False
-            if self.transport is not None and not self.paused:
+            if self.transport is not None and not self.paused and not self.throttled:
                 self.transport.resume_reading()
             make_ready(self.engine, self)
 

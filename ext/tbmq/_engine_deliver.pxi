@@ -291,6 +291,9 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
         if not has_room(engine, connection):
             engine.counters.drops[DROP_SLOW_READER] += 1
             return False
+        if not may_receive_now(engine, connection):
+            engine.counters.drops[DROP_RATE_LIMIT] += 1
+            return False
         return write_copy(engine, connection, publication, 0, retain, 0, identifiers, n_identifiers)
     if connection is None and not session.keeps_messages:
         return False
@@ -301,7 +304,12 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
     if connection is not None:
         if is_over(engine, connection):
             check_congestion(engine, connection)
-        elif session.queue.count == 0 and session.held_back == 0 and session.window.count < connection.send_quota:
+        elif (
+            session.queue.count == 0
+            and session.held_back == 0
+            and session.window.count < connection.send_quota
+            and may_receive_now(engine, connection)
+        ):
             packet_id = window_next_id(&session.window)
             delivery = window_insert(&session.window, packet_id) if packet_id else NULL
             if delivery != NULL:
@@ -317,6 +325,8 @@ cdef bint deliver(Engine engine, Session session, uint8_t granted_qos, bint keep
     if delivery == NULL:
         return False
     delivery.is_shared = publication.is_shared
+    if connection is not None and connection.meter != NULL:
+        wait_for_tokens(engine, connection)
     return True
 
 
@@ -416,6 +426,9 @@ cdef void pump(Engine engine, Session session) noexcept:
             drop_delivery(waiting)
             queue_pop(&session.queue)
             continue
+        if not may_receive_now(engine, connection):
+            wait_for_tokens(engine, connection)
+            return
         packet_id = window_next_id(&session.window)
         delivery = window_insert(&session.window, packet_id) if packet_id else NULL
         if delivery == NULL:

@@ -77,7 +77,7 @@ cdef void serve(Engine engine, Connection connection) noexcept:
     if not connection.open:
         discard(engine, connection)
         return
-    if connection.suspended or (connection.paused and not connection.hung_up):
+    if connection.suspended or ((connection.paused or connection.throttled) and not connection.hung_up):
         return
     if connection.kind == CLIENT and waiting_bytes(connection) > engine.settings.max_output_bytes:
         connection.readable = True  # it does not read our answers: nothing more is taken from it until it does
@@ -127,7 +127,9 @@ cdef void serve(Engine engine, Connection connection) noexcept:
         else:
             connection.pending_size = left_over + got
             settle(engine, connection, connection.pending, connection.pending_size)
-    if connection.readable and connection.open and not connection.suspended and not connection.paused:
+    if connection.readable and connection.open and not (
+        connection.suspended or connection.paused or connection.throttled
+    ):
         make_ready(engine, connection)
 
 
@@ -246,10 +248,13 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
         if code == OK:
             if size - used < header.size + <size_t>header.body_bytes:
                 break
+            packet_type = header.first >> 4
+            if connection.meter != NULL and packet_type == PUBLISH and not connection.hung_up:
+                if not may_publish_now(engine, connection, header.size + header.body_bytes):
+                    break
             body.at = data + used + header.size
             body.end = body.at + header.body_bytes
             used += header.size + header.body_bytes
-            packet_type = header.first >> 4
             engine.counters.packets_in[packet_type] += 1
             if is_next_of_run(&run, &header, &body):
                 extend_run(&run, &header)

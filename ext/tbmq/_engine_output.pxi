@@ -222,7 +222,7 @@ cdef void release_waiters(Engine engine, Connection subscriber) noexcept:
         publisher = <Connection>item
         publisher.paused = False
         if publisher.open:
-            if publisher.transport is not None:
+            if publisher.transport is not None and not publisher.throttled:
                 publisher.transport.resume_reading()
             make_ready(engine, publisher)
 

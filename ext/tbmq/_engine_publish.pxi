@@ -182,6 +182,11 @@ cdef int handle_publish(Engine engine, Connection connection, const Header* head
         code = judge_dollar_topic(engine, connection, &view.topic)
         if code != OK:
             return refuse_publish(engine, connection, &view, code)
+    elif connection.is_restricted:
+        code = judge_topic(engine, connection, &view.topic)
+        if code != OK:
+            engine.counters.drops[DROP_NOT_AUTHORIZED] += 1
+            return refuse_publish(engine, connection, &view, code)
     if is_plain(&view, header.first):
         begin_run(run, connection, header, &packet, &view.topic)
         return OK

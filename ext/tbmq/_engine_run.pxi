@@ -114,9 +114,10 @@ cdef void deliver_run(Engine engine, const Run* run) noexcept:
 
 
 cdef inline bint differs(const Run* run, Connection subscriber, const Target* target) noexcept:
-    """Whether the subscriber gets other bytes than those that came."""
+    """Whether the subscriber gets other bytes than those that came, or may not get all of them."""
     return (
         target.n_identifiers != 0
+        or subscriber.meter != NULL
         or subscriber.alias_out_maximum != 0
         or (subscriber.level == 5) != run.is_v5
         or subscriber.max_outgoing_bytes < run.largest
