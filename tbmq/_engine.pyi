@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from typing_extensions import Buffer
@@ -38,12 +38,14 @@ class Session:
     def inflight(self) -> int: ...
     @property
     def received_ids(self) -> int: ...
+    def drop_messages(self, is_denied: Callable[[bytes], bool]) -> int: ...
     def forget_flows(self) -> None: ...
 
 class Connection:
     engine: Engine
     context: Any
     peer: str
+    common_names: tuple[str, ...]
     peer_index: int
     listener: TcpListener | None
     max_outgoing_bytes: int

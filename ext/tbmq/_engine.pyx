@@ -537,6 +537,7 @@ cdef class Engine:
 include "_engine_mesh.pxi"
 include "_engine_output.pxi"
 include "_engine_deliver.pxi"
+include "_engine_kept.pxi"
 include "_engine_shared.pxi"
 include "_engine_run.pxi"
 include "_engine_publish.pxi"

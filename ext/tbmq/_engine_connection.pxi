@@ -9,6 +9,7 @@ cdef class Connection:
     cdef Session session                 # None before the policy accepted CONNECT
     cdef public object context           # whatever the policy keeps with the connection
     cdef readonly str peer               # "address:port", for logs
+    cdef public tuple common_names       # of the client's certificate and its chain, its own first; empty: none
     cdef int kind                        # CLIENT, LINK_IN or LINK_OUT
     cdef public int peer_index           # of a link: the other worker
     cdef public object listener          # it came through this one, which counts it; None: nobody here counts it
@@ -71,6 +72,7 @@ cdef class Connection:
         self.fd = -1
         self.wheel_s = -1
         self.max_outgoing_bytes = 0xFFFFFFFF
+        self.common_names = ()
 
     def __dealloc__(self):
         cdef int i

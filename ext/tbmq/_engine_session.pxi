@@ -47,6 +47,11 @@ cdef class Session:
     def received_ids(self):
         return self.received.count
 
+    def drop_messages(self, is_denied) -> int:
+        """Drops what waits for the client, or is in flight to it, on topics of which `is_denied(topic)` is true. Answers
+        how many."""
+        return drop_denied(self.engine, self, is_denied)
+
     def forget_flows(self):
         """Clean start: what was in flight or queued is gone."""
         forget_held_back(self)
