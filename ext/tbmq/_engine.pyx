@@ -32,78 +32,29 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, nanoslee
 from posix.unistd cimport close as close_fd
 from tbmq._batch cimport BatchReader, BatchWriter, MessageView, new_reader
 from tbmq._codec cimport (
-    AUTH,
-    CONNECT,
-    DISCONNECT,
-    FROM_CLIENT,
-    PINGREQ,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    AckView,
-    Decoder,
-    Header,
-    Limits,
-    PacketType,
-    Property,
-    PropertySection,
-    PublishView,
-    decode_ack,
-    decode_publish,
-    next_property,
+    AUTH, CONNECT, DISCONNECT, FROM_CLIENT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, AckView, Decoder,
+    Header, Limits, PacketType, Property, PropertySection, PublishView, decode_ack, decode_publish, next_property,
     read_header,
 )
 from tbmq._message cimport (
-    NO_EXPIRY,
-    Message,
-    message_bytes,
-    message_payload,
-    message_properties,
-    message_topic,
-    new_message,
-    release,
+    NO_EXPIRY, Message, message_bytes, message_payload, message_properties, message_topic, new_message, release,
     remaining_expiry_s,
 )
 from tbmq._subscribers cimport Group, Match, SubscriberList, Target
+from tbmq._system cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP,
+    MSG_DONTWAIT, MSG_NOSIGNAL, PR_SET_TIMERSLACK, SHUT_WR, epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec,
+    msghdr, prctl, recv, send, sendmsg, shutdown,
+)
 from tbmq._topic_tree cimport ADDED, NO_MEMORY, REPLACED
 from tbmq._trie cimport SubscriptionTrie, TopicTrie
 from tbmq._window cimport (
-    HELD_BACK,
-    RELEASED,
-    SENT,
-    Delivery,
-    IdSet,
-    Queue,
-    Window,
-    drop_delivery,
-    ids_add,
-    ids_clear,
-    ids_contain,
-    ids_remove,
-    queue_at,
-    queue_clear,
-    queue_pop,
-    queue_push,
-    window_clear,
-    window_find,
-    window_insert,
-    window_next_id,
-    window_remove,
+    HELD_BACK, RELEASED, SENT, Delivery, IdSet, Queue, Window, drop_delivery, ids_add, ids_clear, ids_contain,
+    ids_remove, queue_at, queue_clear, queue_pop, queue_push, window_clear, window_find, window_insert,
+    window_next_id, window_remove,
 )
 from tbmq._wire cimport (
-    MALFORMED,
-    NEED_MORE,
-    OK,
-    Cursor,
-    Span,
-    is_utf8,
-    store_u16,
-    store_u32,
-    store_varint,
-    take_varint,
-    varint_size,
+    MALFORMED, NEED_MORE, OK, Cursor, Span, is_utf8, store_u16, store_u32, store_varint, take_varint, varint_size,
 )
 
 from tbmq import protocol
@@ -115,35 +66,6 @@ cdef extern from "crc32c.h" nogil:
     uint32_t crc32c_update(uint32_t crc, const uint8_t* data, size_t size)
 
 crc32c_init()
-
-cdef extern from "<sys/epoll.h>" nogil:
-    enum: EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
-    const uint32_t EPOLLET
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
-    int epoll_wait(int epfd, epoll_event* events, int maxevents, int timeout)
-
-cdef extern from "<sys/prctl.h>" nogil:
-    enum: PR_SET_TIMERSLACK
-    int prctl(int option, unsigned long value)
-
-cdef extern from "<sys/socket.h>" nogil:
-    enum: MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR
-    struct iovec:
-        void* iov_base
-        size_t iov_len
-    struct msghdr:
-        iovec* msg_iov
-        size_t msg_iovlen
-    ssize_t recv(int fd, void* data, size_t size, int flags)
-    ssize_t send(int fd, const void* data, size_t size, int flags)
-    ssize_t sendmsg(int fd, const msghdr* message, int flags)
-    int shutdown(int fd, int how)
 
 cdef enum:
     NOBODY = 0xFFFFFFFF          # a session number that nobody has
