@@ -4,6 +4,8 @@ For each row of the table every broker gets a run in turn, and the turns are rep
 while disturbs all of them. A broker is started anew for each run. The table shows medians; a row is met when our
 broker's medians are what is asked of them, most of it against Mosquitto's in the same row.
 
+`--extra` adds what only our broker is asked for: see bench/compare_extra.py.
+
 Exit codes: 0 all rows are met; 1 a row is not met or has no figures; 2 wrong arguments, or a broker is missing.
 docs/benchmarking.md has the configurations used and what the figures mean.
 """
@@ -21,11 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
+from bench import compare_extra
 from bench.compare_brokers import BrokerError, BrokerKind, known_brokers, other_broker, running
+from bench.compare_extra import Extra, Setup, Values, extras
+from bench.results import run_facts
 from tbmq.loadgen import BenchError, Options, Result, Scenario, run
 from tbmq.loadgen.report import duration
+from tbmq.loadgen.result import Totals
+from tbmq.loadgen.runner import Observer
 
 OURS, RIVAL = "tbmq", "mosquitto"
 
@@ -166,30 +174,62 @@ def measure(
     chosen: Sequence[Row], brokers: Sequence[BrokerKind], wanted: argparse.Namespace, console: Console
 ) -> dict[tuple[str, str], list[Result]]:
     results: dict[tuple[str, str], list[Result]] = {}
-    for row in chosen:
-        for turn in range(wanted.runs):
-            for broker in brokers:
-                title = f"{row.title}: {broker.name}, run {turn + 1} of {wanted.runs}"
-                with console.status(title):
-                    try:
-                        result = measure_once(row, broker, wanted)
-                    except BenchError as error:
-                        console.print(f"{title}: {error}", style="yellow", soft_wrap=True)
-                        continue
-                results.setdefault((row.name, broker.name), []).append(result)
-                for problem in result.problems:
-                    console.print(f"{title}: {problem}", style="yellow", soft_wrap=True)
-                if not console.is_terminal:
-                    console.print(f"{title}: {_short(result)}", soft_wrap=True)
+    turns = [(row, turn, broker) for row in chosen for turn in range(wanted.runs) for broker in brokers]
+    for number, (row, turn, broker) in enumerate(turns, start=1):
+        title = f"{row.title}: {broker.name}, run {turn + 1} of {wanted.runs}"
+        with console.status(title) as status:
+            try:
+                result = measure_once(row, broker, wanted, observer(status, f"{number}/{len(turns)}  {title}"))
+            except BenchError as error:
+                console.print(f"{title}: {error}", style="yellow", soft_wrap=True)
+                continue
+        results.setdefault((row.name, broker.name), []).append(result)
+        for problem in result.problems:
+            console.print(f"{title}: {problem}", style="yellow", soft_wrap=True)
+        if not console.is_terminal:
+            console.print(f"{title}: {_short(result)}", soft_wrap=True)
     return results
 
 
-def measure_once(row: Row, broker: BrokerKind, wanted: argparse.Namespace) -> Result:
-    with running(broker, core=wanted.broker_core) as (pid, port):
+def measure_extra(chosen: Sequence[Extra], wanted: argparse.Namespace, console: Console) -> dict[str, list[Values]]:
+    found: dict[str, list[Values]] = {}
+    for extra in chosen:
+        runs = 1 if extra.is_once else wanted.runs
+        for turn in range(runs):
+            title = f"{extra.title}, run {turn + 1} of {runs}"
+            with console.status(title) as status:
+                setup = Setup(
+                    seconds=wanted.seconds,
+                    warmup_s=wanted.warmup,
+                    broker_core=wanted.broker_core,
+                    generator_core=wanted.generator_core,
+                    observe=observer(status, title),
+                )
+                try:
+                    values = extra.measure(setup)
+                except (BenchError, BrokerError) as error:
+                    console.print(f"{title}: {error}", style="yellow", soft_wrap=True)
+                    continue
+            found.setdefault(extra.name, []).append(values)
+            if not console.is_terminal:
+                console.print(f"{title}: {extra.shown.format(**values)}", soft_wrap=True)
+    return found
+
+
+def observer(status: Status, title: str) -> Observer:
+    def observe(phase: str, totals: Totals) -> None:
+        done = f"{totals['received']:,} received" if totals["received"] else f"{totals['connected']:,} connected"
+        status.update(f"{title}: {phase}, {done}")
+
+    return observe
+
+
+def measure_once(row: Row, broker: BrokerKind, wanted: argparse.Namespace, observe: Observer) -> Result:
+    with running(broker, cores=[wanted.broker_core]) as (pid, port):
         options = replace(
             row.options, port=port, duration_s=wanted.seconds, warmup_s=wanted.warmup, cores=(wanted.generator_core,)
         )
-        return run(options, broker=[str(pid)])
+        return run(options, broker=[str(pid)], observe=observe)
 
 
 def _short(result: Result) -> str:
@@ -233,13 +273,34 @@ def show(chosen: Sequence[Row], names: Sequence[str], found: dict[tuple[str, str
     return is_all_met
 
 
+def show_extra(chosen: Sequence[Extra], found: dict[str, list[Values]], console: Console) -> bool:
+    """Prints the table of what only our broker is asked for; True when all of it is met."""
+    table = Table("Ours alone", "Median", "Required", "Met")
+    is_all_met = True
+    for extra in chosen:
+        runs = found.get(extra.name)
+        if not runs:
+            table.add_row(extra.title, "no figures", extra.required, "?")
+            is_all_met = False
+            continue
+        medians = compare_extra.medians(runs)
+        is_met = extra.is_met(medians)
+        is_all_met &= is_met
+        table.add_row(extra.title, extra.shown.format(**medians), extra.required, "yes" if is_met else "NO")
+    console.print(table)
+    return is_all_met
+
+
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    names = [row.name for row in rows()]
+    names, extra_names = [row.name for row in rows()], [extra.name for extra in extras()]
     parser = argparse.ArgumentParser(prog="bench compare", description="Compares whole brokers.")
-    parser.add_argument("--rows", help=f"comma-separated, of: {', '.join(names)}")
+    parser.add_argument(
+        "--rows", help=f"comma-separated, of: {', '.join(names)}; of ours alone: {', '.join(extra_names)}"
+    )
+    parser.add_argument("--extra", action="store_true", help="all rows of ours alone too")
     parser.add_argument("--brokers", default=f"{OURS},{RIVAL}", help="comma-separated, of: tbmq, mosquitto")
     parser.add_argument(
         "--other",
@@ -257,9 +318,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--generator-core", type=int, default=cores[-1])
     wanted = parser.parse_args(argv)
     chosen = wanted.rows.split(",") if wanted.rows else names
-    if unknown := [name for name in chosen if name not in names]:
-        parser.error(f"there is no row {unknown[0]}; there are {', '.join(names)}")
+    if wanted.extra:
+        chosen = [*chosen, *extra_names]
+    if unknown := [name for name in chosen if name not in [*names, *extra_names]]:
+        parser.error(f"there is no row {unknown[0]}; there are {', '.join([*names, *extra_names])}")
     wanted.chosen = [row for row in rows() if row.name in chosen]
+    wanted.chosen_extra = [extra for extra in extras() if extra.name in chosen]
+    if wanted.runs < 1 or wanted.seconds <= 0:
+        parser.error("--runs and --seconds must be above 0")
     if wanted.broker_core == wanted.generator_core:
         parser.error("broker and generator need a core each; this machine lets us use only one")
     return wanted
@@ -269,10 +335,12 @@ def main(argv: Sequence[str]) -> int:
     wanted = parse(argv)
     # Cut into a file or a pipe, the table is as wide as it needs; on a screen, as wide as the screen.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 170)
+    facts = run_facts(is_quick=False)
     try:
         brokers = [known_brokers()[name] for name in wanted.brokers.split(",") if name]
         brokers += [other_broker(text) for text in wanted.other]
         results = measure(wanted.chosen, brokers, wanted, console)
+        more = measure_extra(wanted.chosen_extra, wanted, console)
     except KeyError as error:
         console.print(f"there is no broker {error}; give it by --other NAME=COMMAND", style="bold red")
         return 2
@@ -280,9 +348,22 @@ def main(argv: Sequence[str]) -> int:
         console.print(str(error), style="bold red", soft_wrap=True)
         return 2
     found = {key: summarise(runs) for key, runs in results.items()}
-    is_all_met = show(wanted.chosen, [broker.name for broker in brokers], found, console)
+    is_all_met = True
+    if wanted.chosen:
+        is_all_met &= show(wanted.chosen, [broker.name for broker in brokers], found, console)
+    if wanted.chosen_extra:
+        is_all_met &= show_extra(wanted.chosen_extra, more, console)
     if wanted.json:
-        wanted.json.write_text(json.dumps(_as_json(results, found), indent=2) + "\n")
+        content = {
+            **facts,
+            "runs": wanted.runs,
+            "seconds": wanted.seconds,
+            "cores": {"broker": wanted.broker_core, "generator": wanted.generator_core},
+            "met": is_all_met,
+            "rows": _as_json(results, found),
+            "extra": [compare_extra.as_json(one, more[one.name]) for one in wanted.chosen_extra if one.name in more],
+        }
+        wanted.json.write_text(json.dumps(content, indent=2) + "\n")
     return 0 if is_all_met else 1
 
 

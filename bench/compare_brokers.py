@@ -1,4 +1,4 @@
-"""The brokers of `bench compare`: how each is started, on one core, with a folder and a port of its own."""
+"""The brokers of `bench compare`: how each is started, on its cores, with a folder and a port of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,11 @@ class BrokerKind:
 
 
 def known_brokers() -> dict[str, BrokerKind]:
-    return {kind.name: kind for kind in (BrokerKind("tbmq", _tbmq), BrokerKind("mosquitto", _mosquitto))}
+    return {kind.name: kind for kind in (our_broker(), BrokerKind("mosquitto", _mosquitto))}
+
+
+def our_broker(workers: int = 1) -> BrokerKind:
+    return BrokerKind("tbmq", lambda port, folder: _tbmq(port, folder, workers))
 
 
 def other_broker(text: str) -> BrokerKind:
@@ -57,10 +61,10 @@ def other_broker(text: str) -> BrokerKind:
     )
 
 
-def _tbmq(port: int, folder: Path) -> list[str]:
+def _tbmq(port: int, folder: Path, workers: int) -> list[str]:
     program = Path(sys.executable).with_name("tbmq")
     settings = {
-        "workers": "1",
+        "workers": str(workers),
         "data_dir": str(folder / "data"),
         "listeners.tcp.bind": f"127.0.0.1:{port}",
         "listeners.ws.bind": "",
@@ -80,8 +84,8 @@ def _mosquitto(port: int, folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(kind: BrokerKind, *, core: int) -> Iterator[tuple[int, int]]:
-    """The broker on that core, answering: its process id and port. Stopped at the end, with all that it started."""
+def running(kind: BrokerKind, *, cores: Collection[int]) -> Iterator[tuple[int, int]]:
+    """The broker on these cores, answering: its process id and port. Stopped at the end, with all that it started."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{kind.name}-") as name:
         folder = Path(name)
         port = _free_port()
@@ -95,7 +99,7 @@ def running(kind: BrokerKind, *, core: int) -> Iterator[tuple[int, int]]:
                     stderr=subprocess.STDOUT,
                     cwd=folder,
                     start_new_session=True,
-                    preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+                    preexec_fn=lambda: os.sched_setaffinity(0, cores),
                 )
             except OSError as error:
                 raise BrokerError(f"cannot start {kind.name}: {error}") from None

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tbmq.config import Bind
+from tbmq.first_start import FIRST_USER, prepare_entities
 from tbmq.net.listener import bind_socket
 from tbmq.net.listeners import check_certificates
 from tbmq.net.tls import TlsError
+from tbmq.storage.interfaces import StoreError
 from tbmq.worker import run_worker
 
 if TYPE_CHECKING:
@@ -178,6 +180,7 @@ def serve(config: Config) -> int:
     logging.basicConfig(
         level=config.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     if config.profile == "cluster":
         log.error("profile cluster is not in this version; set profile=embedded, which keeps everything on this node")
         return 1
@@ -206,6 +209,17 @@ def serve(config: Config) -> int:
     if not addresses:
         log.error("no listener is switched on; set listeners.tcp.bind")
         return 1
+    try:
+        prepared = prepare_entities(config)
+    except StoreError as error:
+        log.error("%s", error)
+        return 1
+    if prepared.password is not None:
+        print(f"First administrator: {FIRST_USER}, password {prepared.password}   (shown only this once)", flush=True)
+    if prepared.providers:
+        log.info("authentication: %s", ", ".join(prepared.providers))
+    else:
+        log.info("authentication is off: everybody may enter; `tbmq provider enable basic` switches it on")
     with tempfile.TemporaryDirectory(prefix="tbmq-") as folder:
         children = [Child(index) for index in range(config.workers)]
         return Supervisor(config, addresses, Path(folder), children).run()

@@ -13,6 +13,7 @@ from tbmq.protocol import ReasonCode
 SHARE = "$share/"
 QUEUE = "$queue/"
 EXCLUSIVE = "$exclusive/"
+QUEUE_GROUP = "$queue"
 PREFIXES = (SHARE, QUEUE, EXCLUSIVE)
 
 
@@ -23,7 +24,7 @@ class TopicFilterError(ValueError):
 
 
 class ParsedFilter(NamedTuple):
-    group: str | None  # of a shared subscription; `$queue` for `$queue/...`
+    group: str | None  # of a shared subscription; `$queue` for `$queue/...`, and `$$queue` for `$share/$queue/...`
     topic_filter: str  # what is left without the prefix, valid
 
 
@@ -35,8 +36,10 @@ def parse_topic_filter(text: str, max_topic_levels: int = 128) -> ParsedFilter:
         group, _, topic_filter = text.removeprefix(SHARE).partition("/")
         if "+" in group or "#" in group or check_topic_filter(group):
             raise TopicFilterError("a shared subscription needs the name of a group, without wildcards")
+        if group.startswith("$") and group.lstrip("$") == "queue":
+            group = "$" + group  # `$queue` is a legal name here, too, and must not mean the other group
     elif text.startswith(QUEUE):
-        group, topic_filter = "$queue", text.removeprefix(QUEUE)
+        group, topic_filter = QUEUE_GROUP, text.removeprefix(QUEUE)
     if group is not None and topic_filter.startswith(PREFIXES):
         raise TopicFilterError("one prefix inside another")
     if check_topic_filter(topic_filter, max_topic_levels):

@@ -72,6 +72,7 @@ class Principal:
     client_type: ClientType
     rules: tuple[Rule, ...]
     credentials_id: str | None = None  # of the entity store, so that a change of them finds who is connected by them
+    proof: object = field(default=None, repr=False, compare=False)  # of these credentials, as it was at the login
 
 
 @dataclass(frozen=True, slots=True)

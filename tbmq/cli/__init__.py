@@ -1,4 +1,4 @@
-"""The `tbmq` command: `serve` and `version` here, `config ...` in its own file."""
+"""The `tbmq` command: `serve` and `version` here, the others in files of their own."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import tbmq
-from tbmq.cli import bench, config
+from tbmq.cli import bench, blocked, config, credentials, provider, user
 from tbmq.cli.options import ConfigFile, Overrides, exit_when_refused
 from tbmq.config import load
 
@@ -22,6 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
 app.add_typer(config.app, name="config")
+app.add_typer(user.app, name="user")
+app.add_typer(credentials.app, name="credentials")
+app.add_typer(provider.app, name="provider")
+app.add_typer(blocked.app, name="blocked")
 app.command("bench")(bench.bench)
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tbmq.config.values import (
     AUTO,
+    MAX_WORKERS,
     NO_NETWORKS,
     SAME_HOST,
     Bind,
@@ -22,6 +23,7 @@ from tbmq.config.values import (
     OptionalBind,
     OptionalFile,
     Origins,
+    RateLimits,
     Secret,
     Workers,
     host_name,
@@ -73,6 +75,11 @@ class MqttListener(Listener):
     )
     max_connections_per_ip: int = Field(
         default=0, ge=0, description="Most connections of each worker from one address; 0: no limit."
+    )
+    connect_rate_limit: RateLimits = Field(
+        default="",
+        description="Most new connections of each worker here, as limit:seconds lists such as 100:1,2000:60; more are "
+        "closed at once. Empty: no limit.",
     )
     proxy_protocol: bool = Field(
         default=False,
@@ -182,7 +189,11 @@ class Mqtt(Section):
         default=10, ge=1, le=3_600, description="Time that a new connection has to send its whole CONNECT."
     )
     max_keep_alive_s: int = Field(
-        default=65_535, ge=1, le=65_535, description="Longest keep-alive granted; MQTT 5 clients are told of it."
+        default=65_535,
+        ge=1,
+        le=65_535,
+        description="Longest keep-alive granted; below 65535 having none counts as longer. MQTT 5 clients are told of "
+        "it, others are refused.",
     )
     receive_maximum: int = Field(
         default=1_024, ge=1, le=65_535, description="Most QoS 1 and 2 messages that a client may have un-acked at once."
@@ -203,6 +214,32 @@ class Mqtt(Section):
     max_subscriptions: int = Field(
         default=10_000, ge=1, description="Most subscriptions of one client; over it SUBSCRIBE gets 0x97."
     )
+    max_retained_messages: int = Field(
+        default=1_000_000,
+        ge=1,
+        le=0xFFFF_FFFF,
+        description="Most retained messages of this node, in equal parts for its workers; over it a new one is "
+        "delivered, not retained.",
+    )
+    max_retained_payload_bytes: int = Field(
+        default=1_048_576,
+        ge=0,
+        le=268_435_455,
+        description="Largest payload that is retained; a larger one is delivered, not retained.",
+    )
+    max_retained_total_bytes: int = Field(
+        default=1_073_741_824,
+        ge=0,
+        description="Most memory for retained messages of this node, in equal parts for its workers; over it a message "
+        "is delivered, not retained.",
+    )
+    max_sessions: int = Field(
+        default=1_000_000,
+        ge=1,
+        le=16_777_216,
+        description="Most sessions of this node, connected or not, in equal parts for its workers; over it a CONNECT "
+        "that needs a new one gets 0x97.",
+    )
     max_session_expiry_s: int = Field(
         default=604_800,
         ge=0,
@@ -212,9 +249,59 @@ class Mqtt(Section):
     topic_alias_maximum: int = Field(
         default=100, ge=0, le=65_535, description="Most topic aliases per connection, in each direction; MQTT 5."
     )
+    client_rate_limit: RateLimits = Field(
+        default="",
+        description="Most messages that a client may publish, such as 100:1,2000:60 (100 in 1 second and 2000 in 60); "
+        "who is over it is read more slowly. Empty: no limit.",
+    )
+    client_bytes_rate_limit: RateLimits = Field(
+        default="", description="The same for the bytes of what it publishes, such as 1000000:1."
+    )
+    client_outgoing_rate_limit: RateLimits = Field(
+        default="",
+        description="Most messages that are sent to a client; over it QoS 0 is dropped, and QoS 1 and 2 wait.",
+    )
+    total_rate_limit: RateLimits = Field(
+        default="",
+        description="Most messages that all clients of this node may publish together, in equal parts for its workers.",
+    )
     response_information: str = Field(
         default="", max_length=1_000, description="Topic prefix for replies, told to MQTT 5 clients that ask for it."
     )
+
+
+class Auth(Section):
+    flapping_max_disconnects: int = Field(
+        default=0,
+        ge=0,
+        description="A client that disconnects more often than this within flapping_window_s is blocked for a while; "
+        "0: never.",
+    )
+    flapping_window_s: int = Field(default=60, ge=1, le=86_400, description="See flapping_max_disconnects.")
+    flapping_block_s: int = Field(default=300, ge=1, le=31_536_000, description="How long it stays blocked.")
+    max_loop_lag_ms: int = Field(
+        default=500,
+        ge=10,
+        le=60_000,
+        description="A worker that is later than this with its work accepts no new connections meanwhile.",
+    )
+
+
+class Database(Section):
+    url: Secret = Field(
+        default=SecretStr(""),
+        description="Where users, credentials and rules are kept: postgresql://user:password@host:port/database, or "
+        "file:///path to read that from a file; empty: the SQLite file entities.db in data_dir.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgresql_or_empty(cls, url: SecretStr) -> SecretStr:
+        """The text itself is not repeated: it may hold a password."""
+        text = url.get_secret_value()
+        if text and not text.startswith("postgresql://"):
+            raise ValueError("must be postgresql://user:password@host:port/database, or empty for SQLite in data_dir")
+        return url
 
 
 class Log(Section):
@@ -233,7 +320,7 @@ class Config(BaseSettings):
         description="embedded: this package and a data folder; cluster: with Kafka, Redis and PostgreSQL.",
     )
     workers: Workers = Field(
-        default=AUTO, ge=1, le=1_024, description="Worker processes, one core each; auto: one per core."
+        default=AUTO, ge=1, le=MAX_WORKERS, description="Worker processes, one core each; auto: one per core."
     )
     data_dir: Path = Field(
         default=Path("data"), description="Folder of everything that is kept; relative to where tbmq is started."
@@ -241,6 +328,8 @@ class Config(BaseSettings):
     node: Node = Field(default_factory=Node)
     listeners: Listeners = Field(default_factory=Listeners)
     admin: Admin = Field(default_factory=Admin)
+    auth: Auth = Field(default_factory=Auth)
+    database: Database = Field(default_factory=Database)
     mqtt: Mqtt = Field(default_factory=Mqtt)
     log: Log = Field(default_factory=Log)
 

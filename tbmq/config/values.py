@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, SecretStr
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+
+from tbmq.rate_limits import parse_rate_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,12 @@ def _parse_origins(value: object) -> list[str]:
 
 
 def _parse_workers(value: object) -> object:
-    return len(os.sched_getaffinity(0)) if value == AUTO else value
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS) if value == AUTO else value
+
+
+def _check_rate_limits(text: str) -> str:
+    parse_rate_limits(text)
+    return text
 
 
 def host_name() -> str:
@@ -111,6 +118,8 @@ def host_name() -> str:
 
 
 MASK = "********"
+RateLimits = Annotated[str, AfterValidator(_check_rate_limits)]  # as `parse_rate_limits` reads them
+MAX_WORKERS = 256  # a member of a shared subscription is a worker (8 bits) and a session there (24 bits)
 
 # None is a listener that is switched off, or a file that is not set; both are written as the empty text.
 OptionalBind = Annotated[Bind | None, BeforeValidator(_parse_bind), PlainSerializer(lambda bind: str(bind or ""))]

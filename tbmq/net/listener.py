@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tbmq.config.model import MqttListener, Tcp
 from tbmq.net import proxy_protocol
-from tbmq.net.admission import Admission
+from tbmq.net.admission import Admission, LoopLag
+from tbmq.rate_limits import parse_rate_limits
 
 if TYPE_CHECKING:
     from tbmq._engine import Connection
@@ -72,6 +73,7 @@ class TcpListener:
         accepted: Callable[..., Connection | None],
         settings: MqttListener | None = None,
         connect_timeout_s: float = 10.0,
+        lag: LoopLag | None = None,
     ) -> None:
         settings = settings or Tcp()
         self._loop = loop
@@ -79,7 +81,8 @@ class TcpListener:
         self._connect_timeout_s = connect_timeout_s
         self._has_proxy = settings.proxy_protocol
         self._proxies = settings.trusted_proxies
-        self._admission = Admission(settings.max_connections, settings.max_connections_per_ip)
+        rate = parse_rate_limits(settings.connect_rate_limit)
+        self._admission = Admission(settings.max_connections, settings.max_connections_per_ip, rate, lag)
         self._openings: set[asyncio.Task[None]] = set()  # PROXY headers and handshakes under way
         self._socket = bind_socket(host, port)
         self._socket.setblocking(False)
@@ -103,15 +106,15 @@ class TcpListener:
     def reload(self) -> None:
         """Takes up new certificates, where there are any."""
 
-    def take(self, descriptor: int, peer: str, initial: bytes) -> None:
+    def take(self, descriptor: int, peer: str, common_names: tuple[str, ...], initial: bytes) -> None:
         """A connection that another worker accepted and passed on with the bytes that it had read. It counts here from
         now on; the near end of a Pipe does not, its far end is counted where it came in."""
         with contextlib.closing(socket.socket(fileno=descriptor)) as sock:
             is_counted = sock.family != socket.AF_UNIX
-            if is_counted and not (self._admission.enter() and self._admission.claim(_ip_of(peer))):
+            if is_counted and not (self._admission.enter(is_new=False) and self._admission.claim(_ip_of(peer))):
                 return
             sock.detach()
-        connection = self._accepted(descriptor, peer, initial=initial)
+        connection = self._accepted(descriptor, peer, common_names=common_names, initial=initial)
         if is_counted and connection is not None:
             connection.listener = self
 

@@ -14,6 +14,7 @@ from tbmq.net.websocket import WebSocketStream
 if TYPE_CHECKING:
     from tbmq._engine import Connection
     from tbmq.config import Bind, Config
+    from tbmq.net.admission import LoopLag
 
 ALPN = {"tls": "mqtt", "wss": "http/1.1"}
 
@@ -24,6 +25,7 @@ def make_listener(
     bind: Bind,
     accepted: Callable[..., Connection | None],
     config: Config,
+    lag: LoopLag | None = None,
 ) -> TcpListener:
     """The listener `name` (tcp, tls, ws or wss), bound and not started. Raises OSError.
 
@@ -32,9 +34,11 @@ def make_listener(
     settings = getattr(config.listeners, name)
     connect_timeout_s = config.mqtt.connect_timeout_s
     if name == "tcp":
-        return TcpListener(loop, bind.host, bind.port, accepted, settings, connect_timeout_s)
+        return TcpListener(loop, bind.host, bind.port, accepted, settings, connect_timeout_s, lag)
     if name == "tls":
-        return StreamListener(loop, bind.host, bind.port, accepted, settings, connect_timeout_s, alpn=ALPN[name])
+        return StreamListener(
+            loop, bind.host, bind.port, accepted, settings, connect_timeout_s, alpn=ALPN[name], lag=lag
+        )
     return StreamListener(
         loop,
         bind.host,
@@ -44,6 +48,7 @@ def make_listener(
         connect_timeout_s,
         WebSocketStream.maker(settings, max(config.mqtt.max_packet_bytes, config.mqtt.max_connect_packet_bytes)),
         ALPN.get(name, ""),
+        lag,
     )
 
 

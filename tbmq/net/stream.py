@@ -22,12 +22,14 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from tbmq.auth.x509 import read_common_names
 from tbmq.net.listener import TcpListener
-from tbmq.net.tls import TlsError, build_context
+from tbmq.net.tls import TlsError, build_context, verified_chain
 
 if TYPE_CHECKING:
     from tbmq._engine import Connection
     from tbmq.config.model import MqttListener, TlsListener
+    from tbmq.net.admission import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +56,9 @@ class Stream(asyncio.BufferedProtocol):
         self._has_ended = False  # nothing more is written or taken; uvloop may still be at it
         self._timer: asyncio.TimerHandle | None = None  # of the opening, then of the closing
 
-    @property
-    def peer_certificate(self) -> dict[str, Any] | None:
-        """The client's certificate, checked against `ca`; None when it showed none."""
-        return self._transport.get_extra_info("peercert") or None
+    def common_names(self) -> tuple[str, ...]:
+        """Of the client's certificate, checked against `ca`, and its chain, its own first; empty: it showed none."""
+        return read_common_names(verified_chain(self._transport.get_extra_info("ssl_object")))
 
     # --- called by uvloop --------------------------------------------------------------------------------------------
 
@@ -238,13 +239,14 @@ class StreamListener(TcpListener):
         connect_timeout_s: float,
         make_stream: Callable[[StreamListener, str], Stream] = Stream,
         alpn: str = "",
+        lag: LoopLag | None = None,
     ) -> None:
         self._settings = cast("TlsListener", settings)  # which it is when there is `alpn`
         self._alpn = alpn
         self._make_stream = make_stream
         self._context: ssl.SSLContext | None = None
         self._has_started = False
-        super().__init__(loop, host, port, accepted, settings, connect_timeout_s)
+        super().__init__(loop, host, port, accepted, settings, connect_timeout_s, lag)
         self.loop = loop
         self.connect_timeout_s = connect_timeout_s
 
@@ -270,7 +272,7 @@ class StreamListener(TcpListener):
         return True
 
     def adopt(self, stream: Stream) -> Connection | None:
-        return self._accepted(-1, stream.peer, transport=stream)
+        return self._accepted(-1, stream.peer, common_names=stream.common_names(), transport=stream)
 
     def refuse(self, stream: Stream, kind: str, fault: str) -> None:
         """Counts and logs why a stream ends."""

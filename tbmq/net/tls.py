@@ -6,7 +6,9 @@ can be exchanged under a running broker, and a set of files that does not fit to
 
 from __future__ import annotations
 
+import _ssl
 import ssl
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,6 +54,17 @@ def build_context(settings: TlsListener, alpn: str) -> ssl.SSLContext:
         _load_verify_locations(context, settings.crl, "a list of revoked certificates")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context
+
+
+def verified_chain(tls: ssl.SSLObject | None) -> list[bytes]:
+    """The certificates of the other side, DER, its own first; empty without TLS or without a certificate. From Python
+    3.13 on the standard library tells them; before, only the module beneath it does."""
+    if tls is None or tls.getpeercert(binary_form=True) is None:
+        return []
+    if sys.version_info >= (3, 13):
+        return tls.get_verified_chain()
+    certificates = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]
+    return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in certificates]
 
 
 def _check_readable(path: Path) -> None:

@@ -1,13 +1,21 @@
 """Retained messages for new subscriptions.
 
 Each retained message is kept by one worker, chosen by its topic. An exact filter asks that one; a wildcard asks all of
-them. A wildcard can match a million topics, so answers go in pages: the next page only when the client has taken the
-last, so that neither the loops nor the memory suffer.
+them. A wildcard can match a million topics, so the messages go in pages, bounded in number and in bytes.
 
-    worker of the client                      worker that keeps the topics
-    "retained ask" {token, topic_filter}  ──▶ starts, or goes on with, the walk of that token
-                        ◀── "retained page" {token, more} + batch
-    "retained stop" {token}               ──▶ the client is gone
+    Replay   one per client that still has to get some
+      sources   (topic filter, worker) -> Source, one after the other; exact filters before wildcards
+    Source   a walk over the topics that one worker keeps: of our own, or told by pages of another one
+
+    worker of the client                              worker that keeps the topics
+    "retained ask" {token, topic_filter, limit}   ──▶ starts, or goes on with, the walk of that token
+                   ◀── "retained page" {token, count, more} + batch
+    "retained stop" {token}                       ──▶ the client is gone
+
+Guarantee: none is dropped because there are many of them, or because they are large. A page is given to the client only
+when its output is low and its window and queue have room for all of the page; until then it waits here. A client has
+one page and one walk at a time, whatever it subscribes to. Room is looked for again after WAIT_S: many clients may be
+waiting, and being told would cost every message of every client.
 """
 
 from __future__ import annotations
@@ -24,26 +32,48 @@ if TYPE_CHECKING:
     from tbmq.session.client import Client, Granted
 
 PAGE = 200
-PAGE_BYTES = 262_144
-FULL_OUTPUT_BYTES = 262_144
+PAGE_BYTES = 262_144  # a page ends with the message that reaches this
+FULL_OUTPUT_BYTES = 262_144  # with a page it stays below the engine's high water mark, above which QoS 0 is dropped
+FEW_QUEUED = 32  # a client with more than this in its queue has enough to do
+VISITS = 20_000  # nodes that one page may look at, for filters that match little of it
 WAIT_S = 0.02
 
 
 @dataclass(slots=True)
-class Asked:
-    """Pages that we wait for."""
+class Topics:
+    """A walk over our own topics."""
 
-    client: Client
-    granted: Granted
-    keeper: int
+    walk: TopicWalk
+    found: list[bytes] = field(default_factory=list)  # and not sent yet
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self.found) or not self.walk.done
+
+    def find(self, limit: int) -> list[bytes]:
+        """Some of the next topics, or none among those looked at; the caller takes what it has sent out of `found`."""
+        if not self.found:
+            self.found = [topic for topic, _ in self.walk.next(limit, VISITS)]
+        return self.found[:limit]
 
 
 @dataclass(slots=True)
-class Serving:
-    """A walk that we do for another worker."""
+class Source:
+    granted: Granted
+    keeper: int
+    topics: Topics | None = None  # when we are the keeper
+    token: int = -1  # of the walk at another keeper; -1: not asked yet
+    page: bytes | None = None  # from there, not given to the client yet
+    page_count: int = 0
+    has_more: bool = True  # behind that page
 
-    walk: TopicWalk
-    topics: list[bytes] = field(default_factory=list)  # found and not sent yet
+
+@dataclass(slots=True)
+class Replay:
+    client: Client
+    exact: dict[tuple[str, int], Source] = field(default_factory=dict)
+    wildcards: dict[tuple[str, int], Source] = field(default_factory=dict)
+    is_waiting: bool = False  # for room or for a page: `_go_on` will be called
 
 
 class RetainedReplay:
@@ -52,8 +82,9 @@ class RetainedReplay:
         self._links = links
         self._loop = loop
         self._tokens = count()
-        self._asked: dict[int, Asked] = {}
-        self._serving: dict[tuple[int, int], Serving] = {}  # by worker and its token
+        self._replays: dict[Client, Replay] = {}
+        self._asked: dict[int, tuple[Replay, Source]] = {}  # pages under way, by token
+        self._serving: dict[tuple[int, int], Topics] = {}  # walks for others, by worker and its token
         links.subscribe("retained ask", self._on_ask)
         links.subscribe("retained page", self._on_page)
         links.subscribe("retained stop", self._on_stop)
@@ -61,95 +92,152 @@ class RetainedReplay:
 
     def start(self, client: Client, granted: Granted) -> None:
         """Sends the retained messages that match a new subscription."""
-        if "+" in granted.topic_filter or "#" in granted.topic_filter:
-            self._next_page(client, granted, self._engine.retained.walk(granted.topic_filter))
-            for keeper in self._links.others:
-                self._ask(client, granted, keeper)
-            return
-        topic = granted.topic_filter.encode()
-        keeper = self._engine.owner_of(topic)
-        if keeper == self._engine.index:
-            self._engine.replay_retained(client.session, topic, granted.qos, granted.identifier)
+        topic_filter = granted.topic_filter
+        is_wildcard = "+" in topic_filter or "#" in topic_filter
+        keepers = [self._engine.owner_of(topic_filter.encode())]
+        if is_wildcard:
+            keepers = [self._engine.index, *self._links.others]
+        replay = self._replays.setdefault(client, Replay(client))
+        sources = replay.wildcards if is_wildcard else replay.exact
+        if len(sources) > 2 * self._engine.workers * len(client.subscriptions):  # most were unsubscribed meanwhile
+            for key in [key for key, source in sources.items() if not _is_wanted(client, source.granted)]:
+                self._end(sources, key)
+        for keeper in keepers:
+            key = (topic_filter, keeper)
+            if key in sources:  # subscribed again: from the start
+                self._end(sources, key)
+            topics = Topics(self._engine.retained.walk(topic_filter)) if keeper == self._engine.index else None
+            sources[key] = Source(granted, keeper, topics)
+        if not replay.is_waiting:
+            self._go_on(replay)
+
+    # --- one client ---
+
+    def _go_on(self, replay: Replay) -> None:
+        """Gives the client its next messages, until it is full, a page has to come, or a page has gone."""
+        client = replay.client
+        replay.is_waiting = False
+        sent = 0
+        while sources := replay.exact or replay.wildcards:
+            key, source = next(iter(sources.items()))
+            is_at_end = source.page is None and not source.has_more
+            if is_at_end or not _is_wanted(client, source.granted):
+                self._end(sources, key)
+                continue
+            room = _room(client, source.granted.qos)
+            if room == 0 or (source.page is not None and source.page_count > room):
+                self._wait(replay, WAIT_S)
+                return
+            if sent >= PAGE:
+                self._wait(replay, 0)
+                return
+            if source.topics is not None:
+                sent += self._send_own(client, source, source.topics, min(room, PAGE - sent))
+                if source.has_more:
+                    self._wait(replay, 0)
+                    return
+            elif source.page is not None:
+                sent += self._send_page(client, source)
+            else:
+                self._ask(replay, source, room)
+                return
+        self._replays.pop(client, None)
+
+    def _wait(self, replay: Replay, delay_s: float) -> None:
+        """Behind the engine's turn, which is asked for already: what was given leaves first."""
+        replay.is_waiting = True
+        if delay_s:
+            self._loop.call_later(delay_s, self._go_on, replay)
         else:
-            self._ask(client, granted, keeper)
+            self._loop.call_soon(self._go_on, replay)
 
-    # --- ours ---
-
-    def _next_page(self, client: Client, granted: Granted, walk: TopicWalk) -> None:
-        if not _is_wanted(client, granted):
-            return
-        if _is_full(client):
-            self._loop.call_later(WAIT_S, self._next_page, client, granted, walk)
-            return
-        page = walk.next(PAGE)
-        for topic, _ in page:
+    def _send_own(self, client: Client, source: Source, topics: Topics, limit: int) -> int:
+        granted = source.granted
+        sent = 0
+        for topic in topics.find(limit):
+            if sent and _is_output_full(client):
+                break
             self._engine.replay_retained(client.session, topic, granted.qos, granted.identifier)
-        if len(page) == PAGE:
-            self._loop.call_soon(self._next_page, client, granted, walk)
+            sent += 1
+        del topics.found[:sent]
+        source.has_more = topics.has_more
+        return sent
+
+    def _send_page(self, client: Client, source: Source) -> int:
+        assert source.page is not None
+        page, source.page = source.page, None
+        granted = source.granted
+        if page:
+            self._engine.deliver_retained(client.session, page, granted.qos, granted.identifier)
+        return source.page_count
+
+    def _end(self, sources: dict[tuple[str, int], Source], key: tuple[str, int]) -> None:
+        """The source is at its end, or nobody wants it any more."""
+        source = sources.pop(key)
+        if source.has_more and source.token >= 0:
+            self._links.send(source.keeper, "retained stop", {"token": source.token})
 
     # --- asking others ---
 
-    def _ask(self, client: Client, granted: Granted, keeper: int) -> None:
-        token = next(self._tokens)
-        self._asked[token] = Asked(client, granted, keeper)
-        self._ask_page(token)
-
-    def _ask_page(self, token: int) -> None:
-        asked = self._asked.get(token)
-        if asked is None:
-            return
-        if not _is_wanted(asked.client, asked.granted):
-            del self._asked[token]
-            self._links.send(asked.keeper, "retained stop", {"token": token})
-        elif _is_full(asked.client):
-            self._loop.call_later(WAIT_S, self._ask_page, token)
-        else:
-            message = {"token": token, "topic_filter": asked.granted.topic_filter}
-            self._links.send(asked.keeper, "retained ask", message)
+    def _ask(self, replay: Replay, source: Source, limit: int) -> None:
+        if source.token < 0:
+            source.token = next(self._tokens)
+        message = {"token": source.token, "topic_filter": source.granted.topic_filter, "limit": limit}
+        if self._links.send(source.keeper, "retained ask", message):
+            self._asked[source.token] = replay, source
+            replay.is_waiting = True
+        else:  # it is away, and its messages with it
+            source.has_more = False
+            self._wait(replay, 0)
 
     def _on_page(self, _: int, message: Message, batch: bytes) -> None:
-        asked = self._asked.get(message["token"])
-        if asked is None:
-            return
-        if batch and _is_wanted(asked.client, asked.granted):
-            self._engine.deliver_retained(asked.client.session, batch, asked.granted.qos, asked.granted.identifier)
-        if message["more"]:
-            self._ask_page(message["token"])
-        else:
-            del self._asked[message["token"]]
+        if message["token"] in self._asked:  # else we took its worker for gone
+            replay, source = self._asked.pop(message["token"])
+            source.page, source.page_count, source.has_more = batch, message["count"], message["more"]
+            self._go_on(replay)
+
+    def _on_left(self, index: int) -> None:
+        for key in [key for key in self._serving if key[0] == index]:
+            del self._serving[key]
+        for token, (replay, source) in list(self._asked.items()):
+            if source.keeper == index:
+                del self._asked[token]
+                source.has_more = False
+                self._go_on(replay)
 
     # --- answering others ---
 
     def _on_ask(self, index: int, message: Message, _: bytes) -> None:
         key = (index, message["token"])
-        serving = self._serving.get(key)
-        if serving is None:
-            serving = Serving(self._engine.retained.walk(message["topic_filter"]))
-        if not serving.topics:
-            serving.topics = [topic for topic, _ in serving.walk.next(PAGE)]
-        batch, taken = self._engine.retained_batch(serving.topics, PAGE_BYTES)
-        more = taken > 0
-        del serving.topics[:taken]
-        if more:
-            self._serving[key] = serving
-        else:
-            self._serving.pop(key, None)
-        self._links.send(index, "retained page", {"token": message["token"], "more": more}, batch)
+        topics = self._serving.pop(key, None) or Topics(self._engine.retained.walk(message["topic_filter"]))
+        batch, taken = self._engine.retained_batch(topics.find(message["limit"]), PAGE_BYTES)
+        del topics.found[:taken]
+        if topics.has_more:
+            self._serving[key] = topics
+        page = {"token": message["token"], "count": taken, "more": topics.has_more}
+        self._links.send(index, "retained page", page, batch)
 
     def _on_stop(self, index: int, message: Message, _: bytes) -> None:
         self._serving.pop((index, message["token"]), None)
 
-    def _on_left(self, index: int) -> None:
-        for key in [key for key in self._serving if key[0] == index]:
-            del self._serving[key]
-        for token in [token for token, asked in self._asked.items() if asked.keeper == index]:
-            del self._asked[token]
-
 
 def _is_wanted(client: Client, granted: Granted) -> bool:
-    return client.connection is not None and any(granted is kept for kept in client.subscriptions.values())
+    return client.connection is not None and client.subscriptions.get(granted.topic_filter) is granted
 
 
-def _is_full(client: Client) -> bool:
-    assert client.connection is not None
-    return client.connection.output_bytes > FULL_OUTPUT_BYTES or client.session.queued > client.session.max_queued // 2
+def _is_output_full(client: Client) -> bool:
+    return client.connection is None or client.connection.output_bytes > FULL_OUTPUT_BYTES
+
+
+def _room(client: Client, qos: int) -> int:
+    """How many messages the client can be given now, so that none is dropped; at most a page. Half of its queue is left
+    to what is published meanwhile."""
+    session = client.session
+    if _is_output_full(client):
+        return 0
+    if qos == 0:
+        return PAGE
+    if session.queued > FEW_QUEUED:
+        return 0
+    window = client.send_quota - session.inflight if session.queued == 0 else 0
+    return min(PAGE, max(window, 0) + max(session.max_queued // 2 - session.queued, 0))

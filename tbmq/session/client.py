@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tbmq.auth.chain import ANONYMOUS
+from tbmq.auth.model import Principal
+from tbmq.auth.rules import Rules
 from tbmq.packets import Will
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 CONNECTED, AWAY = "@", "-"
 """The sign in front of a group's name: its members that are connected, and those that are away but keep messages."""
+
+
+OPEN_RULES = Rules(ANONYMOUS.principal.rules, "")
 
 
 class Routing(Protocol):
@@ -57,22 +63,42 @@ class Client:
     session: Session
     connection: Connection | None = None
     username: str | None = None
+    common_name: str | None = None  # of its certificate
+    principal: Principal = ANONYMOUS.principal  # who it is, by its last login
+    rules: Rules = OPEN_RULES  # what it may do
+    method: str | None = None  # of enhanced authentication, at CONNECT
     subscriptions: dict[str, Granted] = field(default_factory=dict)
     will: Will | None = None  # of the present connection, or waiting for its delay
     expiry_s: int = 0  # how long the session outlives the connection; 0: not at all
     asked_for_no_expiry: bool = False  # CONNECT said 0: DISCONNECT must not say otherwise
     wants_problem_information: bool = True
+    send_quota: int = 0  # QoS 1 and 2 messages that may be in flight to the present connection
     expiry_timer: Timer | None = None
     will_timer: Timer | None = None
+    login_timer: Timer | None = None  # its login holds until then
+
+    @property
+    def name(self) -> str:
+        """For the log: a client id may hold anything, a line of the log must not."""
+        return repr(self.client_id)[1:-1]
+
+    def set_rules(self, principal: Principal) -> None:
+        """Takes up what this principal may do; a connection that is there asks anew."""
+        self.principal = principal
+        self.rules = Rules(principal.rules, self.client_id, self.username, self.common_name)
+        if self.connection is not None:
+            self.connection.is_restricted = not self.rules.allows_everything_to_publish
+            self.connection.forget_permissions()
 
 
 class Clients:
     """The clients of this worker."""
 
-    def __init__(self, engine: Engine, routes: Routing, max_queued: int) -> None:
+    def __init__(self, engine: Engine, routes: Routing, max_queued: int, max_clients: int) -> None:
         self._engine = engine
         self._routes = routes
         self._max_queued = max_queued
+        self._max_clients = max_clients
         self._by_id: dict[str, Client] = {}
 
     def __len__(self) -> int:
@@ -83,6 +109,11 @@ class Clients:
 
     def get(self, client_id: str) -> Client | None:
         return self._by_id.get(client_id)
+
+    @property
+    def is_full(self) -> bool:
+        """No new client may be created; those that have a session may come back."""
+        return len(self._by_id) >= self._max_clients
 
     def create(self, client_id: str) -> Client:
         client = Client(client_id, self._engine.new_session(client_id))
@@ -144,7 +175,7 @@ class Clients:
         """The session is over: subscriptions, queue and windows are gone. The connection must be closed already."""
         for name in list(client.subscriptions):
             self.unsubscribe(client, name)
-        for timer in (client.expiry_timer, client.will_timer):
+        for timer in (client.expiry_timer, client.will_timer, client.login_timer):
             if timer is not None:
                 timer.cancel()
         self._engine.drop_session(client.session)

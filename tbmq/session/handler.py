@@ -6,6 +6,7 @@ All of it runs on the worker's loop and does not wait. An exception here costs o
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,8 +17,10 @@ from tbmq.session.connect import refuse
 
 if TYPE_CHECKING:
     from tbmq._engine import Connection, Engine
+    from tbmq.auth.gate import Gate
     from tbmq.session.client import Client, Clients
     from tbmq.session.connect import Connector
+    from tbmq.session.enhanced import Exchanges
     from tbmq.session.subscribe import Subscriber
     from tbmq.session.timers import TimerWheel
     from tbmq.session.wills import Wills
@@ -36,7 +39,9 @@ class Handler:
     """The engine's policy. The parts it hands packets to are set by the worker, which builds them all."""
 
     connector: Connector
+    exchanges: Exchanges
     subscriber: Subscriber
+    gate: Gate
     clients: Clients
     wills: Wills
     timers: TimerWheel
@@ -52,6 +57,11 @@ class Handler:
         client: Client | None = connection.context
         if isinstance(packet, Connect):
             self.connector.handle(connection, packet)
+        elif isinstance(packet, Auth):
+            fault = self.exchanges.handle(connection, client, packet)
+            if fault is not None:
+                self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, fault)
+                connection.close()
         elif client is None:
             self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")
             connection.close()
@@ -61,9 +71,6 @@ class Handler:
             self.subscriber.handle_unsubscribe(connection, client, packet)
         elif isinstance(packet, Disconnect):
             self._handle_disconnect(connection, client, packet)
-        elif isinstance(packet, Auth):  # no method was negotiated [MQTT-4.12.0-6]
-            self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
-            connection.close()
 
     def _handle_disconnect(self, connection: Connection, client: Client, packet: Disconnect) -> None:
         expiry_s = packet.properties.get("session_expiry_interval")
@@ -81,7 +88,12 @@ class Handler:
 
     def on_dollar_publish(self, connection: Connection, topic: bytes) -> int:
         """0 when a client may publish to this topic that starts with `$`."""
-        return ReasonCode.NOT_AUTHORIZED if topic.startswith(b"$SYS/") else 0
+        return ReasonCode.NOT_AUTHORIZED if topic.startswith(b"$SYS/") else self.on_first_publish(connection, topic)
+
+    def on_first_publish(self, connection: Connection, topic: bytes) -> int:
+        """0 when the client's rules allow it; the engine remembers the answer."""
+        client: Client = connection.context
+        return 0 if client.rules.may_publish(topic.decode()) else ReasonCode.NOT_AUTHORIZED
 
     # --- connections ---
 
@@ -116,15 +128,18 @@ class Handler:
     def on_closed(self, connection: Connection) -> None:
         if connection.listener is not None:
             connection.listener.leave(connection.peer)
+        self.exchanges.forget(connection)
         client: Client | None = connection.context
         if client is None or client.connection is not connection:
             return
+        if self.gate.flapping.note_disconnect(client.client_id, time.monotonic()):
+            log.warning("%s: blocked for a while: it comes and goes too often", client.name)
         self.clients.disconnected(client)
         self.wills.connection_ended(client)
         if client.expiry_s == 0:
-            self._end_session(client)
+            self.end_session(client)
         else:
-            client.expiry_timer = self.timers.after(client.expiry_s, lambda: self._end_session(client))
+            client.expiry_timer = self.timers.after(client.expiry_s, lambda: self.end_session(client))
 
     def on_peer_message(self, link: Connection, data: bytes) -> None:
         self.links.on_message(link, data)
@@ -137,11 +152,10 @@ class Handler:
         self.disconnects["internal_error"] += 1
         log.exception("%s: internal error, closing", _name(client, connection))
 
-    def _end_session(self, client: Client) -> None:
+    def end_session(self, client: Client) -> None:
         self.wills.session_ended(client)
         self.clients.end(client)
 
 
 def _name(client: Client | None, connection: Connection) -> str:
-    """For the log: a client id may hold anything, a line of the log must not."""
-    return connection.peer if client is None else repr(client.client_id)[1:-1]
+    return connection.peer if client is None else client.name

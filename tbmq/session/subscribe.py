@@ -66,6 +66,8 @@ class Subscriber:
             return error.reason_code
         if parsed.topic_filter.startswith(EXCLUSIVE):
             return ReasonCode.TOPIC_FILTER_INVALID
+        if not client.rules.may_subscribe(parsed.topic_filter):
+            return ReasonCode.NOT_AUTHORIZED
         is_new = line.topic_filter not in client.subscriptions
         if is_new and len(client.subscriptions) >= self._mqtt.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED

@@ -6,6 +6,7 @@ by then.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from tbmq._codec import encode_properties
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tbmq._engine import Engine
     from tbmq.session.client import Client
     from tbmq.session.timers import TimerWheel
+
+log = logging.getLogger(__name__)
 
 
 class Wills:
@@ -45,6 +48,9 @@ class Wills:
         will, client.will = client.will, None
         self._cancel(client)
         if will is None:
+            return
+        if not client.rules.may_publish(will.topic):  # its rules have changed since CONNECT
+            log.info("%s: its will is not published: it may no longer publish to its topic", client.name)
             return
         forwarded = {
             name: value

@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 
 SIGNS_OF_A_CRASH = re.compile(
     r"Traceback \(most recent call last\)|never retrieved|Fatal Python error|AddressSanitizer|Segmentation fault"
-    r"|Exception ignored in|was never awaited|Assertion .* failed"
+    r"|Exception ignored|internal error|Exception in callback|was never awaited|Assertion .* failed"
 )
 
 MOSQUITTO_NAMES = {
@@ -168,6 +168,7 @@ def run_broker(
         yield broker
         if stops_cleanly:
             broker.stop()
+        assert_no_crash(broker.log())
     except BaseException:
         print(f"end of the broker's log:\n{broker.log()[-5_000:]}")
         raise

@@ -1,8 +1,10 @@
 """Retained messages: which are kept, who gets them, and when."""
 
+from collections import Counter
+
 import pytest
 
-from tbmq.packets import Publish, Subscription
+from tbmq.packets import Puback, Publish, Subscription
 from tbmq.protocol import MQTT_5
 from tests.helpers import covers, each_level, each_level_with_3_1
 
@@ -146,6 +148,42 @@ def test_a_wildcard_finds_five_hundred_retained_messages(clients, topic, level):
         got.append(subscriber.take_message(retain=True).topic)
     assert sorted(got) == sorted([*topics, f"{topic}/last"])
     subscriber.expect_nothing()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("properties", [{}, {"receive_maximum": 1}], ids=["wide", "narrow"])
+def test_every_retained_message_arrives_when_they_are_large(clients, topic, qos, properties):
+    """Sixty of 400 KB are three times what may wait for a client; none is dropped, and none comes twice."""
+    publisher, subscriber = clients.connected(), clients.connected(**properties)
+    for n in range(60):
+        publisher.publish(f"{topic}/{n}", b"%d:" % n + b"x" * 400_000, qos=1, retain=True)
+    subscriber.subscribe(f"{topic}/+", qos=qos)
+    got = [int(subscriber.take_message(retain=True).payload.partition(b":")[0]) for _ in range(60)]
+    assert sorted(got) == list(range(60))
+    subscriber.expect_nothing()
+    for n in range(60):  # the broker serves other tests, too
+        publisher.publish(f"{topic}/{n}", b"", qos=1, retain=True)
+
+
+def test_a_replay_starts_anew_when_the_filter_is_subscribed_again_and_ends_when_it_is_unsubscribed(clients, topic):
+    publisher, subscriber = clients.connected(), clients.connected(receive_maximum=1)
+    for n in range(300):
+        publisher.send(Publish(f"{topic}/{n}", b"x", 1, True, packet_id=n + 1))
+        publisher.expect(Puback)
+    subscriber.subscribe(f"{topic}/#", qos=1)
+    subscriber.take_message()
+    subscriber.subscribe(f"{topic}/+", qos=1)
+    subscriber.subscribe(f"{topic}/#", qos=1)
+    got = Counter()
+    while len(got) < 300 or min(got.values()) < 2:
+        got[subscriber.take_message(retain=True).topic] += 1
+    assert set(got.values()) <= {2, 3}  # once for each filter, and what had come before it was subscribed again
+    subscriber.subscribe(f"{topic}/#", qos=1)
+    subscriber.unsubscribe(f"{topic}/#", f"{topic}/+")
+    publisher.publish(f"{topic}/0", b"", qos=1, retain=True)
+    subscriber.subscribe(f"{topic}/1", qos=1)
+    while subscriber.take_message().topic != f"{topic}/1":
+        pass  # of the page that was on its way
 
 
 @covers("v3:MQTT-3.1.2-7")

@@ -93,6 +93,22 @@ def test_the_broker_uses_aliases_within_the_bound_of_the_client(clients, topic):
         assert bare > 0, "no alias was used"
 
 
+@each_qos
+def test_an_alias_is_told_with_a_message_that_is_sent_and_not_with_one_that_is_dropped(clients, topic, qos):
+    """A message over Maximum Packet Size is dropped: the client never hears of its topic."""
+    subscriber = clients.connected(topic_alias_maximum=2, maximum_packet_size=len(topic) + 60)
+    publisher = clients.connected()
+    subscriber.subscribe(f"{topic}/#", qos=qos)
+    for name in ("a", "b"):
+        publisher.publish(f"{topic}/{name}", b"too large" * 20, qos=qos)
+        publisher.publish(f"{topic}/{name}", b"fits", qos=qos)
+        first = subscriber.take_message(topic=f"{topic}/{name}", payload=b"fits")
+        publisher.publish(f"{topic}/{name}", b"too large" * 20, qos=qos)
+        publisher.publish(f"{topic}/{name}", b"again", qos=qos)
+        again = subscriber.take_message(topic="", payload=b"again")
+        assert again.properties["topic_alias"] == first.properties["topic_alias"]
+
+
 @covers("MQTT-3.1.2-27")
 @pytest.mark.parametrize("properties", [{}, {"topic_alias_maximum": 0}], ids=["absent", "zero"])
 def test_the_broker_uses_no_alias_unasked(clients, topic, properties):
@@ -437,6 +453,16 @@ def test_a_client_over_the_window_of_the_broker_is_disconnected(limited_clients,
     client.send(Publish(topic, b"x", 2, packet_id=5))
     client.expect(Pubrec, packet_id=5)
     client.send(Publish(topic, b"x", 2, packet_id=6))
+    client.expect_disconnect(0x93)
+
+
+def test_a_qos_2_message_takes_one_place_in_the_window_of_the_broker(limited_clients, topic):
+    """From PUBLISH to PUBREL, however often it is sent, and whether or not its PUBREC has left."""
+    client = limited_clients.connected()
+    burst = [Publish(topic, b"x", 2, dup=dup, packet_id=n) for dup in (False, True) for n in range(1, 5)]
+    client.send(*burst)  # in one write: the broker reads all of it before it answers
+    assert [client.expect(Pubrec).packet_id for _ in burst] == [1, 2, 3, 4, 1, 2, 3, 4]
+    client.send(Publish(topic, b"x", 1, packet_id=5))
     client.expect_disconnect(0x93)
 
 

@@ -65,6 +65,59 @@ def test_every_group_gets_its_own_copy(clients, topic):
         assert sorted(got) == [b"0", b"1", b"2", b"3"]
 
 
+def test_a_group_that_is_named_like_the_queue_is_another_group(clients, topic):
+    """Each gets its own copy, also when one client is in both, and leaving one is not leaving the other."""
+    queue, named = f"$queue/{topic}", f"$share/$queue/{topic}"
+    client, publisher = clients.connected(), clients.connected()
+    client.subscribe(queue, subscription_identifier=1)
+    client.subscribe(named, subscription_identifier=2)
+    client.subscribe(f"{topic}/marker")
+
+    def identifiers():
+        publisher.publish(topic, b"x")
+        publisher.publish(f"{topic}/marker", b"x")
+        found = []
+        while (message := client.expect(Publish)).topic == topic:
+            found += message.properties["subscription_identifier"]
+        return sorted(found)
+
+    assert identifiers() == [1, 2]
+    assert client.unsubscribe(queue).reason_codes == [0x00]
+    assert identifiers() == [2]
+    assert client.unsubscribe(queue, named).reason_codes == [0x11, 0x00]
+    assert identifiers() == []
+
+
+def test_a_membership_is_of_a_client_in_a_group_with_a_filter(clients, topic):
+    """The same client may be in one group with two filters, and with one filter in two groups."""
+    lines = [f"$share/a/{topic}/x", f"$share/a/{topic}/+", f"$share/b/{topic}/x"]
+    client, publisher = clients.connected(persistent=True), clients.connected()
+    for identifier, line in enumerate(lines, start=1):
+        client.subscribe(line, qos=1, subscription_identifier=identifier)
+
+    def identifiers():
+        publisher.publish(f"{topic}/x", b"x", qos=1)
+        publisher.publish(f"{topic}/marker", b"x", qos=1)
+        found = []
+        while (message := client.take_message()).topic != f"{topic}/marker":
+            found += message.properties["subscription_identifier"]
+        return sorted(found)
+
+    client.subscribe(f"{topic}/marker", qos=1)
+    client.unsubscribe(f"{topic}/marker")
+    client.subscribe(f"$share/c/{topic}/marker", qos=1)
+    client.unsubscribe(lines[1])
+    assert identifiers() == [1, 3]
+    client.subscribe(lines[1], qos=1, subscription_identifier=2)
+    client.unsubscribe(f"$share/c/{topic}/marker")
+    assert identifiers() == [1, 2, 3]
+    client.disconnect()
+    client.connect(persistent=True)
+    assert identifiers() == [1, 2, 3]
+    client.unsubscribe(lines[0])
+    assert identifiers() == [2, 3]
+
+
 def test_a_shared_and_a_plain_subscription_live_side_by_side(clients, topic):
     """They are two subscriptions with two deliveries, and each is unsubscribed for itself."""
     client, publisher = clients.connected(), clients.connected()
@@ -157,6 +210,8 @@ def test_messages_wait_for_the_first_member_to_come_back_when_all_are_away(clien
     publisher = clients.connected()
     for member in group:
         member.disconnect()
+    for worker in range(3):  # SUBACK comes when all workers know what this one has said: also that the members are away
+        clients.connected(worker=worker).subscribe(f"{topic}/{worker}")
     for n in range(6):
         publisher.publish(topic, b"%d" % n, qos=qos)
     back = group[1]
@@ -165,6 +220,29 @@ def test_messages_wait_for_the_first_member_to_come_back_when_all_are_away(clien
         back.take_message(payload=b"%d" % n)
     group[0].connect(persistent=True)
     group[0].expect_nothing()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_is_given_up_while_the_only_member_comes_and_goes(clients, topic, qos):
+    """At no moment the group may look as if it had no members."""
+    (member,) = members(clients, f"$share/group/{topic}", 1, qos=qos, persistent=True)
+    publisher = clients.connected()
+    for n in range(5):
+        member.disconnect()
+        publisher.publish(topic, b"waits %d" % n, qos=qos)
+        member.connect(persistent=True)
+        member.take_message(payload=b"waits %d" % n)
+
+
+def test_what_the_only_member_did_not_acknowledge_comes_again_when_it_is_back(clients, topic):
+    (member,) = members(clients, f"$share/group/{topic}", 1, qos=1, persistent=True)
+    publisher = clients.connected()
+    for n in range(5):
+        publisher.publish(topic, b"%d" % n, qos=1)
+        member.expect(Publish, payload=b"%d" % n)
+        member.close()
+        member.connect(persistent=True)
+        member.take_message(payload=b"%d" % n)
 
 
 def test_an_unacknowledged_qos_1_message_of_a_member_whose_session_ends_goes_to_another(clients, topic):

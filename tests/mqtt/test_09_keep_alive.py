@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tbmq.packets import Publish, Will
-from tbmq.protocol import MQTT_3_1_1, MQTT_5
+from tbmq.protocol import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from tests.helpers import covers, each_level
 
 LATE_S = 2.5
@@ -97,11 +97,19 @@ def test_a_keep_alive_within_the_bound_is_taken(limited_clients):
     assert "server_keep_alive" not in limited_clients.connected(keep_alive_s=2).connack.properties
 
 
-def test_a_v311_client_that_wants_too_long_a_keep_alive_is_refused(limited_clients):
-    """It cannot be told of the bound."""
-    client = limited_clients.new(MQTT_3_1_1)
-    client.connect(keep_alive_s=3, code=0x02)
+@pytest.mark.parametrize("level", [MQTT_3_1, MQTT_3_1_1])
+@pytest.mark.parametrize("wanted_s", [3, 65_535, 0])
+def test_an_older_client_that_wants_too_long_a_keep_alive_is_refused(limited_clients, level, wanted_s):
+    """It cannot be told of the bound; and none at all is the longest."""
+    client = limited_clients.new(level)
+    client.connect(keep_alive_s=wanted_s, code=0x02)
     client.expect_closed()
+
+
+@pytest.mark.parametrize("level", [MQTT_3_1, MQTT_3_1_1, MQTT_5])
+@pytest.mark.parametrize("wanted_s", [65_535, 0])
+def test_any_keep_alive_is_taken_when_the_broker_has_no_bound(clients, level, wanted_s):
+    assert "server_keep_alive" not in clients.connected(level, keep_alive_s=wanted_s).connack.properties
 
 
 @pytest.mark.parametrize("level", [MQTT_5])

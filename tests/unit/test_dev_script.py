@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["run", "test", "check", "format", "bench", "build", "lock", "clean", "help"]
+COMMANDS = ["run", "test", "check", "format", "bench", "bench", "soak", "build", "lock", "clean", "help"]
 
 PYTHON = """#!/usr/bin/env bash
 echo "python $*" >>"$CALLS"

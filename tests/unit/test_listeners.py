@@ -1,4 +1,5 @@
-"""Listeners in this process: who is admitted, what a PROXY header changes, and how bad certificates are refused."""
+"""Listeners in this process: who is admitted, what a PROXY header changes, how bad certificates are refused, and how
+connections pass from worker to worker."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from tbmq.config.model import Tcp, Tls
+from tbmq.net import handover
 from tbmq.net.admission import Admission
+from tbmq.net.handover import Handover
 from tbmq.net.listener import TcpListener
 from tbmq.net.tls import TlsError, build_context
 from tests.helpers.certificates import Authority
@@ -270,3 +274,112 @@ def test_error_names_the_file_when_it_cannot_be_used(authority, tmp_path):
     ]:
         with pytest.raises(TlsError, match=message):
             build_context(good.model_copy(update=update), "mqtt")
+
+
+# --- passing connections on
+
+
+Taken = list[tuple[int, str, bytes]]
+
+
+@contextlib.contextmanager
+def two_workers(folder: Path):
+    """The hand-over of worker 0, that of worker 1, and what worker 1 was given."""
+    loop = asyncio.get_running_loop()
+    taken: Taken = []
+    ours = Handover(loop, folder, 0, lambda *_: None)
+    theirs = Handover(loop, folder, 1, lambda *given: taken.append(given))
+    theirs.listen()
+    theirs.start()
+    try:
+        yield ours, theirs, taken
+    finally:
+        ours.close()
+        theirs.close()
+        for descriptor, _, _ in taken:
+            os.close(descriptor)
+
+
+def a_client() -> tuple[socket.socket, int]:
+    """Its own end, and the descriptor that a worker has of it."""
+    client, accepted = socket.socketpair()
+    client.setblocking(False)
+    return client, accepted.detach()
+
+
+def test_bytes_of_every_size_arrive_with_their_connection_when_it_is_passed_on(tmp_path):
+    sizes = [0, 1, 65_535, 65_536, 65_537, 160_000, 1_000_000, 5_000_000, 7]
+
+    async def main() -> None:
+        with contextlib.ExitStack() as stack:
+            ours, _, taken = stack.enter_context(two_workers(tmp_path))
+            clients = []
+            for n, size in enumerate(sizes):
+                client, descriptor = a_client()
+                clients.append(stack.enter_context(client))
+                ours.pass_on(1, descriptor, f"10.0.0.{n}:1", os.urandom(1) * size)
+            await until(lambda: len(taken) == len(sizes))
+            assert [(peer, len(data)) for _, peer, data in taken] == [
+                (f"10.0.0.{n}:1", size) for n, size in enumerate(sizes)
+            ]
+            assert all(len(set(data)) <= 1 for _, _, data in taken)
+            for n, (descriptor, _, _) in enumerate(taken):  # each descriptor is that of its client
+                os.write(descriptor, b"%d" % n)
+                assert clients[n].recv(10) == b"%d" % n
+            assert (ours.passed, ours.refused) == (len(sizes), 0)
+
+    run(main)
+
+
+def test_connections_are_refused_when_too_much_waits_for_a_busy_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(handover, "MAX_WAITING_BYTES", 2_000_000)
+
+    async def main() -> None:
+        with contextlib.ExitStack() as stack:
+            ours, _, taken = stack.enter_context(two_workers(tmp_path))
+            clients = []
+            for _ in range(5):  # without a turn of the loop between them: nothing is taken
+                client, descriptor = a_client()
+                clients.append(stack.enter_context(client))
+                ours.pass_on(1, descriptor, "10.0.0.1:1", b"x" * 1_000_000)
+            assert ours.refused > 0
+            refused = clients[-ours.refused :]
+            assert all([await is_closed(client) for client in refused])
+            await until(lambda: len(taken) == 5 - ours.refused)
+            assert all(len(data) == 1_000_000 for _, _, data in taken)
+
+    run(main)
+
+
+def test_a_connection_of_which_not_all_has_come_is_closed_when_its_worker_dies(tmp_path):
+    async def main() -> None:
+        with contextlib.ExitStack() as stack:
+            ours, _, taken = stack.enter_context(two_workers(tmp_path))
+            client, descriptor = a_client()
+            stack.enter_context(client)
+            ours.pass_on(1, descriptor, "10.0.0.1:1", b"x" * 5_000_000)  # more than the socket between them takes
+            ours.close()
+            assert await is_closed(client)
+            assert taken == []
+
+    run(main)
+
+
+def test_connections_are_refused_and_the_next_are_passed_when_a_worker_was_away(tmp_path):
+    async def main() -> None:
+        with contextlib.ExitStack() as stack:
+            ours, theirs, taken = stack.enter_context(two_workers(tmp_path))
+            os.rename(handover.handover_path(tmp_path, 1), tmp_path / "away")
+            client, descriptor = a_client()
+            stack.enter_context(client)
+            ours.pass_on(1, descriptor, "10.0.0.1:1", b"x")
+            assert await is_closed(client)
+            os.rename(tmp_path / "away", handover.handover_path(tmp_path, 1))
+            client, descriptor = a_client()
+            stack.enter_context(client)
+            ours.pass_on(1, descriptor, "10.0.0.2:1", b"y")
+            await until(lambda: len(taken) == 1)
+            assert taken[0][1:] == ("10.0.0.2:1", b"y")
+            assert (ours.passed, ours.refused, theirs.refused) == (1, 1, 0)
+
+    run(main)

@@ -70,14 +70,16 @@ def test_foreign_rule_sees_a_foreign_name(text):
     assert FOREIGN.search(text)
 
 
-# --- imports: types, errors, protocol, config <- storage.interfaces <- session <- pipeline <- net <- worker
+# --- imports: errors, protocol, config <- storage.interfaces <- auth <- session <- pipeline <- net <- worker
 #
 # A module may import from its own layer and those before it. Modules in no layer (admin, analytics, ...) are bound only
 # by the rule of the back ends: a concrete one is imported by itself and by the composition roots.
 
 LAYERS = [
-    ["types", "errors", "reason_codes", "protocol", "packets", "metrics", "config", "_codec", "_trie", "_batch"],
-    ["storage.interfaces"],
+    ["errors", "protocol", "packets", "rate_limits", "topic_filters", "config", "_codec", "_trie", "_batch"],
+    ["auth.model"],
+    ["storage.entities", "storage.interfaces"],
+    ["auth"],
     ["session"],
     ["pipeline"],
     ["net"],
@@ -86,7 +88,7 @@ LAYERS = [
     ["cli", "__main__"],
 ]
 BACK_ENDS = ["storage.embedded", "storage.kafka", "storage.redis", "storage.sql"]
-COMPOSITION_ROOTS = ["worker", "supervisor"]
+COMPOSITION_ROOTS = ["worker", "supervisor", "first_start", "cli.options"]
 
 
 def is_in(module: str, package: str) -> bool:

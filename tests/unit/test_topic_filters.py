@@ -21,6 +21,12 @@ def test_line_is_taken_apart(case: LineCase):
         assert parse_topic_filter(case.line) == ParsedFilter(case.group, case.topic_filter)
 
 
+def test_groups_that_are_named_like_the_queue_are_not_the_queue():
+    lines = ["$queue/t", "$share/queue/t", "$share/$queue/t", "$share/$$queue/t", "$share/$$$queue/t", "$share/$/t"]
+    assert len({parse_topic_filter(line) for line in lines}) == len(lines)
+    assert {parse_topic_filter(line).topic_filter for line in lines} == {"t"}
+
+
 def test_number_of_levels_counts_without_the_prefix():
     assert parse_topic_filter("$share/g/a/b", max_topic_levels=2).topic_filter == "a/b"
     with pytest.raises(TopicFilterError):
@@ -34,8 +40,14 @@ def test_any_line_gives_a_valid_filter_or_the_error(line: str):
     except TopicFilterError:
         return
     assert is_valid_filter(topic_filter, 128)
-    assert group is None or (line == f"$share/{group}/{topic_filter}") or line == f"$queue/{topic_filter}"
-    assert group is None or not set(group) & set("+#/\0\ud800")
+    if group is None:
+        assert line == topic_filter
+    elif group == "$queue":
+        assert line == f"$queue/{topic_filter}"
+    else:
+        name = group[1:] if group.startswith("$") and group.lstrip("$") == "queue" else group
+        assert line == f"$share/{name}/{topic_filter}"
+        assert not set(name) & set("+#/\0\ud800")
 
 
 @pytest.mark.parametrize("case", FILTERS, ids=lambda case: case.name)
