@@ -237,6 +237,7 @@ class Worker:
         for listener in self._listeners.values():
             listener.close()
         self.handler.connector.is_closing = True
+        self.engine.close_strangers()
         await self._publish_wills(self._loop.time() + WILLS_S)
         await self._say_goodbye(self._loop.time() + GOODBYES_S)
         deadline = self._loop.time() + DRAIN_S

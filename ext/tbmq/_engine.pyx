@@ -150,6 +150,7 @@ include "_engine_connection.pxi"
 
 
 @cython.final
+@cython.no_gc_clear  # __dealloc__ still needs `waiting`
 cdef class Engine:
     """See the head of this file. All methods run on the worker's loop and do not wait.
 
@@ -429,6 +430,14 @@ cdef class Engine:
         """A member is gone for good: when it was the last one, nobody will ever come for what waits."""
         prune_group(self, group)
 
+    def close_strangers(self):
+        """Closes connections whose CONNECT has not come: the worker stops."""
+        cdef Connection connection
+        for item in list(self.connections):
+            connection = <Connection>item
+            if connection.kind == CLIENT and connection.session is None and connection.open:
+                end_connection(self, connection, False)
+
     def statistics(self) -> dict:
         cdef int i
         return {
@@ -438,6 +447,7 @@ cdef class Engine:
             "retained_bytes": self.retained_bytes,
             "waiting_for_group": sum(map(len, self.waiting.values())),
             "congested": len(self.congested),
+            "free_buffer_bytes": self.pool_bytes,
             "bytes_in": self.counters.bytes_in,
             "bytes_out": self.counters.bytes_out,
             "reads": self.counters.reads,

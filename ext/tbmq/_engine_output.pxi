@@ -296,7 +296,10 @@ cdef void begin_lingering(Engine engine, Connection connection) noexcept:
 
 cdef void shut(Engine engine, Connection connection) noexcept:
     if connection.fd >= 0:
-        close_fd(connection.fd)  # also leaves the epoll set
+        # Closing alone does not leave the epoll set while another process has the socket, too: the worker that passed it
+        # on may not have closed its own yet. An event of it would find a connection that is gone.
+        epoll_ctl(engine.epoll_fd, EPOLL_CTL_DEL, connection.fd, NULL)
+        close_fd(connection.fd)
         connection.fd = -1
     if connection.transport is not None:
         try:

@@ -47,18 +47,23 @@ cdef int deliver_to_subscribers(Engine engine, Publication* publication) noexcep
 cdef void retain_message(Engine engine, Publication* publication) noexcept:
     """Stores, replaces or (empty payload) deletes the topic's retained message; over a limit it is left as it was."""
     cdef uint64_t old = 0
+    cdef uint64_t old_bytes = 0
+    cdef uint64_t new_bytes = (
+        sizeof(Message) + publication.topic.size + publication.properties.size + publication.payload.size
+    )
+    cdef bint has_old
     cdef Message* message
     cdef int status
     if publication.payload.size == 0:  # [MQTT-3.3.1-6]
         forget_retained(engine, publication.topic)
         return
+    has_old = engine.retained.look_up(publication.topic.data, publication.topic.size, &old)
+    if has_old:
+        old_bytes = message_bytes(<Message*><size_t>old)
     if (
         publication.payload.size > engine.settings.max_retained_payload_bytes
-        or engine.retained_bytes + publication.payload.size > engine.settings.max_retained_total_bytes
-        or (
-            <uint32_t>len(engine.retained) >= engine.settings.max_retained
-            and not engine.retained.look_up(publication.topic.data, publication.topic.size, &old)
-        )
+        or engine.retained_bytes - old_bytes + new_bytes > engine.settings.max_retained_total_bytes
+        or (not has_old and <uint32_t>len(engine.retained) >= engine.settings.max_retained)
     ):
         engine.counters.drops[DROP_RETAINED_LIMIT] += 1
         publication.over_limit = True
