@@ -5,11 +5,13 @@
                     ▼ None
                 authenticate ──▶ providers in their order ──▶ Granted | Denied
 
-    entity store ──watch──▶ providers: built anew        credentials: forgotten here, then `credentials_changed`
+    entity store ──watch──▶ providers: those that changed are built anew
+                            credentials: forgotten here, then `credentials_changed`
                             blocked clients: indexed anew, then `blocked_changed`
 
 It fails closed: a provider that is switched on and cannot be built denies everybody whom it is asked about; when its
-settings go wrong later, the last good ones stay in force. Failures are collected and written once a second.
+settings go wrong later, its last good ones stay in force. A login that was under way while credentials changed is judged
+again, as it may have been let in by what is no more. Failures are collected and written once a second.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tbmq.auth.basic import BasicProvider
@@ -27,7 +30,7 @@ from tbmq.auth.flapping import Flapping
 from tbmq.auth.http import HttpProvider
 from tbmq.auth.jwt import JwtProvider
 from tbmq.auth.lookup import CachedLookup, principal_of
-from tbmq.auth.model import Answer, Denied, Granted, Login, Principal, Provider
+from tbmq.auth.model import SKIPPED, Answer, Denied, Granted, Login, Principal, Provider
 from tbmq.auth.scram import ScramExchange, ScramSettings
 from tbmq.auth.settings import SettingsError
 from tbmq.auth.x509 import X509Provider
@@ -38,6 +41,7 @@ from tbmq.storage.entities import (
     Changes,
     Credentials,
     Failure,
+    Json,
     ProviderKind,
     ScramKeys,
     ScramProof,
@@ -55,6 +59,7 @@ DISGUISE = "auth.scram_disguise"
 MAX_FAILURES_PER_S = 1_000
 FLUSH_S = 1.0
 RETIRE_S = 30.0  # logins under way may still use the providers that were replaced
+MAX_LOOKS = 10  # at one login while credentials keep changing; then it is told to come again
 
 
 class Broken:
@@ -70,6 +75,26 @@ class Broken:
         """Nothing is held."""
 
 
+class Nobody:
+    """The only provider when SCRAM alone is on: who does not use it is a stranger."""
+
+    name = "nobody"
+
+    async def authenticate(self, login: Login) -> Answer:
+        return SKIPPED
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A provider that is switched on, and what it was built from."""
+
+    settings: dict[str, Json]
+    part: Provider | ScramSettings  # SCRAM stands beside the chain
+
+
 class Gate:
     """One per worker. `open` first; `close` gives everything back, the store included."""
 
@@ -79,9 +104,10 @@ class Gate:
         self.blocked_changed: Callable[[], None]
         self._store: EntityStore
         self._lookup: CachedLookup
+        self.credentials_version = 0  # another one: credentials may not be what they were
+        self._built: dict[ProviderKind, Built] = {}  # in their order
+        self._retired: list[Provider] = []  # replaced, and to be closed when nobody uses them any more
         self._chain = Chain(())
-        self._basic: BasicProvider | None = None
-        self._scram: ScramSettings | None = None  # None: off
         self._disguise = b""
         self._blocked = BlockedClients(())
         self._failures: dict[str, Failure] = {}
@@ -105,27 +131,39 @@ class Gate:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._flush_failures()
         await self._chain.close()
+        await self._close_retired(self._retired)
         await self._store.close()
 
     # --- asked by CONNECT --------------------------------------------------------------------------------------------
 
     def judge_now(self, login: Login) -> Granted | Denied | None:
         """The answer when it needs no waiting; None: `authenticate`."""
-        blocked = self._blocked.find(login.client_id, login.username, ip_of(login.peer), time.time())
+        blocked = self.find_blocked(login)
         if blocked is not None:
-            reason = f"blocked by {blocked.kind} {blocked.value!r}: {blocked.reason or 'no reason given'}"
-            return self._denied(login, Denied(reason, ReasonCode.BANNED))
+            return self._denied(login, blocked)
         if self.flapping.blocked_until(login.client_id, time.monotonic()) is not None:
             return self._denied(login, Denied("blocked for a while: it comes and goes too often", ReasonCode.BANNED))
         return self._chain.try_now(login)
 
     async def authenticate(self, login: Login) -> Granted | Denied:
-        answer = await self._chain.authenticate(login)
-        return self._denied(login, answer) if isinstance(answer, Denied) else answer
+        for _ in range(MAX_LOOKS):
+            version = self.credentials_version
+            answer = await self._chain.authenticate(login)
+            if isinstance(answer, Denied):
+                return self._denied(login, answer)
+            blocked = self.find_blocked(login)  # meanwhile
+            if blocked is not None:
+                return self._denied(login, blocked)
+            if version == self.credentials_version or answer.principal.credentials_id is None:
+                return answer
+        return self._denied(login, Denied("credentials change all the time", ReasonCode.SERVER_BUSY, is_fault=True))
 
-    def is_blocked(self, login: Login) -> bool:
+    def find_blocked(self, login: Login) -> Denied | None:
+        """None: it is not blocked."""
         found = self._blocked.find(login.client_id, login.username, ip_of(login.peer), time.time())
-        return found is not None
+        if found is None:
+            return None
+        return Denied(f"blocked by {found.kind} {found.value!r}: {found.reason or 'no reason given'}", ReasonCode.BANNED)
 
     def _denied(self, login: Login, denied: Denied) -> Denied:
         if len(self._failures) < MAX_FAILURES_PER_S or login.client_id in self._failures:
@@ -140,17 +178,18 @@ class Gate:
 
     def start_exchange(self, method: str) -> ScramExchange | None:
         """None: this method is not known, or off."""
-        if self._scram is None or method not in {str(mechanism) for mechanism in self._scram.mechanisms}:
+        scram = self._part(ProviderKind.SCRAM)
+        if not isinstance(scram, ScramSettings) or method not in {str(mechanism) for mechanism in scram.mechanisms}:
             return None
-        return ScramExchange(method, self._disguise, self._scram.iterations)
+        return ScramExchange(method, self._disguise, scram.iterations)
 
     async def find_scram(self, username: str, method: str) -> tuple[Principal, ScramKeys] | None:
         """StoreError when the store cannot tell."""
         credentials = await self._store.lookup.find_scram(username, method)
         if credentials is None or not isinstance(credentials.proof, ScramProof):
             return None
-        keys = next(keys for keys in credentials.proof.keys if keys.mechanism == method)
-        return principal_of(credentials), keys
+        keys = credentials.proof.keys_for(method)
+        return None if keys is None else (principal_of(credentials), keys)
 
     def deny_exchange(self, login: Login, reason: str, code: ReasonCode) -> Denied:
         return self._denied(login, Denied(reason, code))
@@ -174,22 +213,26 @@ class Gate:
     def _on_changes(self, changes: Changes) -> None:
         if not changes.is_complete or any(item.kind is ChangeKind.CREDENTIALS for item in changes.items):
             self._lookup.clear()  # at once: no login may see what was before
+            self.credentials_version += 1
         self._start(self._refresh(changes))
 
     async def _refresh(self, changes: Changes) -> None:
         """One after the other, in the order in which they were told."""
         async with self._refreshing:
-            if not changes.is_complete or _concerns(changes, ChangeKind.PROVIDER):
-                await self._until_read(self._read_providers)
-                log.info("authentication: %s", ", ".join(sorted(self._chain.names)) or "off, everybody may enter")
+            kinds = {change.key for change in _concerns(changes, ChangeKind.PROVIDER)}
+            if not changes.is_complete or kinds:
+                await self._until_read(lambda: self._read_providers(kinds if changes.is_complete else None))
+                log.info("authentication: %s", ", ".join(self._built) or "off, everybody may enter")
             if not changes.is_complete or _concerns(changes, ChangeKind.BLOCKED):
                 await self._until_read(self._read_blocked)
                 self.blocked_changed()
             credentials = _concerns(changes, ChangeKind.CREDENTIALS)
             if not changes.is_complete or credentials:
                 ids = {change.key for change in credentials}
-                if self._basic is not None:
-                    self._basic.clear()
+                basic = self._part(ProviderKind.BASIC)
+                if isinstance(basic, BasicProvider):
+                    for credentials_id in ids:
+                        basic.forget(credentials_id)
                 await self.credentials_changed(None if not changes.is_complete or "" in ids else ids)
 
     async def _until_read(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -200,34 +243,55 @@ class Gate:
                 log.warning("cannot read a change of the entity store, trying again: %s", error)
                 await asyncio.sleep(FLUSH_S)
 
-    async def _read_providers(self) -> None:
-        entities = [entity for entity in await self._store.providers.all() if entity.is_enabled]
-        providers: list[Provider] = []
-        basic, scram = None, None
-        for entity in entities:
-            try:
-                if entity.kind is ProviderKind.SCRAM:
-                    scram = ScramSettings.from_settings(entity.settings)
-                else:
-                    providers.append(self._build(entity))
-            except SettingsError as error:
-                if self._has_built(entity.kind):
-                    log.error("%s; the providers stay as they were", error)
-                    return
-                log.error("%s; until that is put right, nobody is let in by %s", error, entity.kind)
-                providers.append(Broken(str(entity.kind)))
-        basic = next((provider for provider in providers if isinstance(provider, BasicProvider)), None)
-        if scram is not None and not providers:
-            providers.append(Broken("scram: it needs an MQTT 5 client that uses it, which this one does not"))
-        retired, self._chain, self._basic, self._scram = self._chain, Chain(providers), basic, scram
-        asyncio.get_running_loop().call_later(RETIRE_S, lambda: self._start(retired.close()))
+    async def _read_providers(self, changed: set[str] | None = None) -> None:
+        """`changed` names kinds that were touched. Others whose settings are the same stay as they are, with what they
+        hold: verified passwords, key sets. None: any may have been."""
+        built: dict[ProviderKind, Built] = {}
+        for entity in await self._store.providers.all():
+            old = self._built.get(entity.kind)
+            if not entity.is_enabled:
+                continue
+            if changed is None or old is None or entity.kind in changed or old.settings != entity.settings:
+                built[entity.kind] = self._build_or_keep(entity, old)
+            else:
+                built[entity.kind] = old
+        old_parts = {kind: one.part for kind, one in self._built.items()}
+        self._built = built
+        parts = [one.part for one in built.values()]
+        in_chain = [part for part in parts if not isinstance(part, ScramSettings)]
+        self._chain = Chain(in_chain or ([Nobody()] if parts else []))
+        self._retire([part for part in old_parts.values() if part not in parts and not isinstance(part, ScramSettings)])
 
-    def _has_built(self, kind: ProviderKind) -> bool:
-        if kind is ProviderKind.SCRAM:
-            return self._scram is not None
-        return str(kind) in self._chain.names
+    def _build_or_keep(self, entity: ProviderEntity, old: Built | None) -> Built:
+        try:
+            return Built(entity.settings, self._build(entity))
+        except SettingsError as error:
+            if old is not None and not isinstance(old.part, Broken):
+                log.error("%s; its last good settings stay in force", error)
+                return old
+            log.error("%s; until that is put right, nobody is let in by %s", error, entity.kind)
+            return Built(entity.settings, Broken(str(entity.kind)))
 
-    def _build(self, entity: ProviderEntity) -> Provider:
+    def _retire(self, providers: list[Provider]) -> None:
+        if providers:
+            self._retired += providers
+            close = self._close_retired
+            asyncio.get_running_loop().call_later(RETIRE_S, lambda: self._start(close(providers)))
+
+    async def _close_retired(self, providers: list[Provider]) -> None:
+        for provider in list(providers):
+            if provider in self._retired:
+                self._retired.remove(provider)
+                await provider.close()
+
+    def _part(self, kind: ProviderKind) -> Provider | ScramSettings | None:
+        built = self._built.get(kind)
+        return None if built is None else built.part
+
+    def _build(self, entity: ProviderEntity) -> Provider | ScramSettings:
+        """Raises SettingsError."""
+        if entity.kind is ProviderKind.SCRAM:
+            return ScramSettings.from_settings(entity.settings)
         if entity.kind is ProviderKind.BASIC:
             return BasicProvider.from_settings(entity.settings, self._lookup)
         if entity.kind is ProviderKind.X509:
@@ -260,11 +324,12 @@ class Gate:
                 log.warning("%d refused logins cannot be written down: %s", len(failures), error)
 
     def statistics(self) -> dict[str, Any]:
+        basic = self._part(ProviderKind.BASIC)
         return {
             "logins": self._chain.statistics(),
             "blocked": self._blocked.statistics(),
             "flapping": self.flapping.statistics(),
-            "passwords": self._basic.statistics() if self._basic is not None else {},
+            "passwords": basic.statistics() if isinstance(basic, BasicProvider) else {},
         }
 
 

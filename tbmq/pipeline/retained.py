@@ -16,11 +16,15 @@ Guarantee: none is dropped because there are many of them, or because they are l
 when its output is low and its window and queue have room for all of the page; until then it waits here. A client has
 one page and one walk at a time, whatever it subscribes to. Room is looked for again after WAIT_S: many clients may be
 waiting, and being told would cost every message of every client.
+
+The first pages are asked for before the SUBACK leaves: what is published after it comes once, as a live message, and
+not a second time as a retained one. That holds for the first EARLY sources of a SUBSCRIBE and their first pages.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -35,6 +39,7 @@ PAGE = 200
 PAGE_BYTES = 262_144  # a page ends with the message that reaches this
 FULL_OUTPUT_BYTES = 262_144  # with a page it stays below the engine's high water mark, above which QoS 0 is dropped
 FEW_QUEUED = 32  # a client with more than this in its queue has enough to do
+EARLY = 16  # pages that may wait for the others before the SUBACK
 VISITS = 20_000  # nodes that one page may look at, for filters that match little of it
 WAIT_S = 0.02
 
@@ -74,6 +79,9 @@ class Replay:
     exact: dict[tuple[str, int], Source] = field(default_factory=dict)
     wildcards: dict[tuple[str, int], Source] = field(default_factory=dict)
     is_waiting: bool = False  # for room or for a page: `_go_on` will be called
+    awaited: Source | None = None  # for its page
+    early: set[int] = field(default_factory=set)  # tokens of pages that have to come before `answers`
+    answers: list[Callable[[], None]] = field(default_factory=list)  # what was subscribed is acknowledged by these
 
 
 class RetainedReplay:
@@ -90,14 +98,34 @@ class RetainedReplay:
         links.subscribe("retained stop", self._on_stop)
         links.left.append(self._on_left)
 
-    def start(self, client: Client, granted: Granted) -> None:
-        """Sends the retained messages that match a new subscription."""
-        topic_filter = granted.topic_filter
+    def start(self, client: Client, wanted: list[Granted], answer: Callable[[], None]) -> None:
+        """Sends the retained messages that match these new subscriptions, behind `answer`."""
+        if not wanted:
+            answer()
+            return
+        replay = self._replays.setdefault(client, Replay(client))
+        sources = [source for granted in wanted for source in self._add(replay, granted)]
+        for source in sources[:EARLY]:
+            room = _room(client, source.granted.qos)
+            if source.topics is None and room and self._ask(replay, source, room):
+                replay.early.add(source.token)
+        replay.answers.append(answer)
+        if not replay.early:
+            self._answer(replay)
+
+    def _answer(self, replay: Replay) -> None:
+        answers, replay.answers = replay.answers, []
+        for answer in answers:
+            answer()
+        if not replay.is_waiting:
+            self._go_on(replay)
+
+    def _add(self, replay: Replay, granted: Granted) -> list[Source]:
+        client, topic_filter = replay.client, granted.topic_filter
         is_wildcard = "+" in topic_filter or "#" in topic_filter
         keepers = [self._engine.owner_of(topic_filter.encode())]
         if is_wildcard:
             keepers = [self._engine.index, *self._links.others]
-        replay = self._replays.setdefault(client, Replay(client))
         sources = replay.wildcards if is_wildcard else replay.exact
         if len(sources) > 2 * self._engine.workers * len(client.subscriptions):  # most were unsubscribed meanwhile
             for key in [key for key, source in sources.items() if not _is_wanted(client, source.granted)]:
@@ -108,8 +136,7 @@ class RetainedReplay:
                 self._end(sources, key)
             topics = Topics(self._engine.retained.walk(topic_filter)) if keeper == self._engine.index else None
             sources[key] = Source(granted, keeper, topics)
-        if not replay.is_waiting:
-            self._go_on(replay)
+        return [sources[topic_filter, keeper] for keeper in keepers]
 
     # --- one client ---
 
@@ -138,9 +165,11 @@ class RetainedReplay:
                     return
             elif source.page is not None:
                 sent += self._send_page(client, source)
-            else:
-                self._ask(replay, source, room)
+            elif source.token in self._asked or self._ask(replay, source, room):
+                replay.awaited, replay.is_waiting = source, True
                 return
+            else:  # its keeper is away, and its messages with it
+                source.has_more = False
         self._replays.pop(client, None)
 
     def _wait(self, replay: Replay, delay_s: float) -> None:
@@ -179,21 +208,30 @@ class RetainedReplay:
 
     # --- asking others ---
 
-    def _ask(self, replay: Replay, source: Source, limit: int) -> None:
+    def _ask(self, replay: Replay, source: Source, limit: int) -> bool:
+        """False when the keeper is away."""
         if source.token < 0:
             source.token = next(self._tokens)
         message = {"token": source.token, "topic_filter": source.granted.topic_filter, "limit": limit}
-        if self._links.send(source.keeper, "retained ask", message):
-            self._asked[source.token] = replay, source
-            replay.is_waiting = True
-        else:  # it is away, and its messages with it
-            source.has_more = False
-            self._wait(replay, 0)
+        if not self._links.send(source.keeper, "retained ask", message):
+            return False
+        self._asked[source.token] = replay, source
+        return True
 
     def _on_page(self, _: int, message: Message, batch: bytes) -> None:
         if message["token"] in self._asked:  # else we took its worker for gone
             replay, source = self._asked.pop(message["token"])
             source.page, source.page_count, source.has_more = batch, message["count"], message["more"]
+            self._came(replay, source)
+
+    def _came(self, replay: Replay, source: Source) -> None:
+        """Its page, or the news that there is none."""
+        if replay.awaited is source:
+            replay.awaited, replay.is_waiting = None, False
+        replay.early.discard(source.token)
+        if not replay.early:
+            self._answer(replay)
+        elif not replay.is_waiting:
             self._go_on(replay)
 
     def _on_left(self, index: int) -> None:
@@ -203,7 +241,7 @@ class RetainedReplay:
             if source.keeper == index:
                 del self._asked[token]
                 source.has_more = False
-                self._go_on(replay)
+                self._came(replay, source)
 
     # --- answering others ---
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tbmq.auth.lookup import principal_of
 from tbmq.auth.model import Login
 from tbmq.packets import Disconnect
 from tbmq.protocol import MQTT_5, ReasonCode
@@ -56,7 +56,8 @@ class Access:
                 ):
                     self._disconnect(client, ReasonCode.ADMINISTRATIVE_ACTION, "its credentials were changed")
                 elif credentials.rules != client.principal.rules:
-                    self.apply(client, principal_of(credentials))
+                    # Who it is stays: of an X.509 client the name is that of its certificate.
+                    self.apply(client, replace(client.principal, rules=credentials.rules))
 
     def apply(self, client: Client, principal: Principal) -> None:
         """New rules for a client that is who it was."""
@@ -80,9 +81,9 @@ class Access:
     def blocked_changed(self) -> None:
         for client in self._clients:
             connection = client.connection
-            if connection is not None and self._gate.is_blocked(
-                Login(client.client_id, client.username, peer=connection.peer)
-            ):
+            if connection is None:
+                continue
+            if self._gate.find_blocked(Login(client.client_id, client.username, peer=connection.peer)) is not None:
                 self._disconnect(client, ReasonCode.BANNED, "it is blocked")
 
     def _disconnect(self, client: Client, reason_code: ReasonCode, reason: str) -> None:

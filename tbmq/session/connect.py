@@ -98,12 +98,12 @@ class Connector:
 
     def handle(self, connection: Connection, packet: Connect) -> None:
         try:
+            if self._exchanges.is_under_way(connection):
+                raise Refused(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
             client_id = self._validate(packet)
             if not self._ownership.is_mine(client_id):
                 self._ownership.pass_on(connection, packet)
                 return
-            if self._exchanges.is_under_way(connection):
-                raise Refused(ReasonCode.PROTOCOL_ERROR, "a second CONNECT")
         except Refused as refused:
             self._refuse(connection, packet.protocol_level, refused)
             return
@@ -145,6 +145,11 @@ class Connector:
         client, session_present = self._take_over(client_id, packet)
         expiry_s = self._session_expiry_s(packet)
         keep_alive_s = self._keep_alive_s(packet)
+        is_judged_alike = (client.principal.rules, client.username, client.common_name) == (
+            principal.rules,
+            login.username,
+            common_name,
+        )
         client.username = login.username
         client.common_name = common_name
         client.method = packet.properties.get("authentication_method")
@@ -155,7 +160,7 @@ class Connector:
         client.session.keeps_messages = expiry_s > 0
         client.send_quota = min(packet.properties.get("receive_maximum", 65_535), self._mqtt.max_inflight)
         self._clients.connected(client, connection)
-        if principal.rules == client.principal.rules:
+        if is_judged_alike or not session_present:
             client.principal, client.rules = principal, rules
             connection.is_restricted = not rules.allows_everything_to_publish
         else:

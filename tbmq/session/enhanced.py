@@ -18,6 +18,7 @@ from tbmq.auth.model import Granted, Login, Principal
 from tbmq.auth.scram import ScramError, ScramExchange
 from tbmq.packets import Auth, Connect, Properties
 from tbmq.protocol import ReasonCode
+from tbmq.storage.entities import ScramKeys
 from tbmq.storage.interfaces import StoreError
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Exchange:
     login: Login
     connect: Connect | None  # None: the client is connected already
     principal: Principal | None = None  # who it will be if the proof fits; None: nobody
-    is_asked: bool = False  # our challenge is out
+    keys: ScramKeys | None = None  # that the proof must fit
+    version: int = 0  # of all credentials, when these were read
+    is_asked: bool = False  # our challenge is out, and not answered yet
 
 
 class Exchanges:
@@ -105,9 +108,14 @@ class Exchanges:
             return
         self._by_connection[connection] = exchange
         exchange.login = replace(exchange.login, username=username)
+        blocked = self._gate.find_blocked(exchange.login)  # by the name that only now is known
+        if blocked is not None:
+            self._fail(connection, exchange, blocked.reason, ReasonCode.BANNED)
+            return
         self._spawn(self._challenge(connection, exchange, username))
 
     async def _challenge(self, connection: Connection, exchange: Exchange, username: str) -> None:
+        exchange.version = self._gate.credentials_version
         try:
             found = await self._gate.find_scram(username, exchange.method)
         except StoreError as error:
@@ -115,19 +123,46 @@ class Exchanges:
             return
         if not connection.is_open:
             return
-        exchange.principal = found[0] if found is not None else None
-        challenge = exchange.scram.server_first(found[1] if found is not None else None)
+        if found is not None:
+            exchange.principal, exchange.keys = found
+        challenge = exchange.scram.server_first(exchange.keys)
         exchange.is_asked = True
         self._send(connection, exchange, ReasonCode.CONTINUE_AUTHENTICATION, challenge)
 
     def _finish(self, connection: Connection, client: Client | None, exchange: Exchange, data: bytes) -> None:
+        exchange.is_asked = False
         try:
             final = exchange.scram.final_message(data)
         except ScramError as error:
             self._fail(connection, exchange, str(error))
             return
-        self.forget(connection)
+        if exchange.version == self._gate.credentials_version:
+            self._complete(connection, client, exchange, final)
+        else:
+            self._spawn(self._confirm(connection, client, exchange, final))
+
+    async def _confirm(self, connection: Connection, client: Client | None, exchange: Exchange, final: bytes) -> None:
+        """Some credentials have changed since the challenge: are these still what the proof was for?"""
+        try:
+            found = await self._gate.find_scram(exchange.scram.username, exchange.method)
+        except StoreError as error:
+            self._fail(connection, exchange, f"the store cannot tell: {error}", ReasonCode.SERVER_UNAVAILABLE)
+            return
+        if not connection.is_open:
+            return
+        if found is None or found[1] != exchange.keys:
+            self._fail(connection, exchange, "its credentials were changed meanwhile")
+            return
+        exchange.principal = found[0]
+        self._complete(connection, client, exchange, final)
+
+    def _complete(self, connection: Connection, client: Client | None, exchange: Exchange, final: bytes) -> None:
         assert exchange.principal is not None  # without keys no proof fits
+        blocked = self._gate.find_blocked(exchange.login)  # since the first message
+        if blocked is not None:
+            self._fail(connection, exchange, blocked.reason, ReasonCode.BANNED)
+            return
+        self.forget(connection)
         if client is None:
             assert exchange.connect is not None
             answer: Properties = {"authentication_method": exchange.method, "authentication_data": final}

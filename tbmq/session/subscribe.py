@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tbmq.config import Config
     from tbmq.session.client import Client, Clients
 
-Replay = Callable[["Client", Granted], None]
-"""Sends the retained messages of a new subscription."""
+Replay = Callable[["Client", list[Granted], Callable[[], None]], None]
+"""Sends the retained messages of new subscriptions, behind an answer that is sent by the callable."""
 
 WhenKnown = Callable[[Callable[[], None]], None]
 """Calls back when the other workers know what was subscribed."""
@@ -52,12 +52,10 @@ class Subscriber:
         def send_answer() -> None:
             if connection.is_open:
                 connection.send(answer)
-                for granted in wanted:
-                    self._replay(client, granted)
                 connection.resume()
 
         connection.suspend()
-        self._when_known(send_answer)
+        self._when_known(lambda: self._replay(client, wanted, send_answer))
 
     def _judge(self, client: Client, line: Subscription, identifier: int) -> Granted | ReasonCode:
         try:

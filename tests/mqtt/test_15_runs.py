@@ -192,9 +192,7 @@ def alias(topic):
 
 BETWEEN = [other_topic, longer_topic, qos_1, qos_2, retained]
 BETWEEN_OF_5 = [properties, expiry, alias]
-CASES = [(level, make) for level in (MQTT_3_1_1, MQTT_5) for make in BETWEEN] + [
-    (MQTT_5, make) for make in BETWEEN_OF_5
-]
+CASES = [(n, make) for n in (MQTT_3_1_1, MQTT_5) for make in BETWEEN] + [(MQTT_5, make) for make in BETWEEN_OF_5]
 
 
 @pytest.mark.parametrize(("level", "make"), CASES, ids=lambda value: getattr(value, "__name__", f"v{value}"))

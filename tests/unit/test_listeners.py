@@ -150,7 +150,7 @@ def test_passed_connections_count_where_they_go_to():
         async with listening(max_connections=2, max_connections_per_ip=1) as (listener, accepted):
             pairs = [socket.socketpair(socket.AF_UNIX) for _ in range(3)]
             for _, theirs in pairs:  # the near ends of pipes: not counted
-                listener.take(theirs.detach(), "1.1.1.1:1", b"CONNECT")
+                listener.take(theirs.detach(), "1.1.1.1:1", (), b"CONNECT")
             assert (listener.connections, len(accepted.connections)) == (0, 3)
             assert accepted.connections[0].initial == b"CONNECT"
             for ours, _ in pairs:
@@ -159,7 +159,7 @@ def test_passed_connections_count_where_they_go_to():
             with socket.create_server(("127.0.0.1", 0)) as server:
                 for n, ip in enumerate(["1.1.1.1", "1.1.1.1", "2.2.2.2", "3.3.3.3"]):
                     with socket.create_connection(server.getsockname()):
-                        listener.take(server.accept()[0].detach(), f"{ip}:{n}", b"")
+                        listener.take(server.accept()[0].detach(), f"{ip}:{n}", (), b"")
             assert [connection.peer for connection in accepted.connections[3:]] == ["1.1.1.1:0", "2.2.2.2:2"]
             assert listener.statistics()["refused"] == {"max_connections_per_ip": 1, "max_connections": 1}
             accepted.connections[3].end()
@@ -317,7 +317,7 @@ def test_bytes_of_every_size_arrive_with_their_connection_when_it_is_passed_on(t
             for n, size in enumerate(sizes):
                 client, descriptor = a_client()
                 clients.append(stack.enter_context(client))
-                ours.pass_on(1, descriptor, f"10.0.0.{n}:1", os.urandom(1) * size)
+                ours.pass_on(1, descriptor, f"10.0.0.{n}:1", ("cn",), os.urandom(1) * size)
             await until(lambda: len(taken) == len(sizes))
             assert [(peer, len(data)) for _, peer, data in taken] == [
                 (f"10.0.0.{n}:1", size) for n, size in enumerate(sizes)
@@ -341,7 +341,7 @@ def test_connections_are_refused_when_too_much_waits_for_a_busy_worker(tmp_path,
             for _ in range(5):  # without a turn of the loop between them: nothing is taken
                 client, descriptor = a_client()
                 clients.append(stack.enter_context(client))
-                ours.pass_on(1, descriptor, "10.0.0.1:1", b"x" * 1_000_000)
+                ours.pass_on(1, descriptor, "10.0.0.1:1", (), b"x" * 1_000_000)
             assert ours.refused > 0
             refused = clients[-ours.refused :]
             assert all([await is_closed(client) for client in refused])
@@ -357,7 +357,7 @@ def test_a_connection_of_which_not_all_has_come_is_closed_when_its_worker_dies(t
             ours, _, taken = stack.enter_context(two_workers(tmp_path))
             client, descriptor = a_client()
             stack.enter_context(client)
-            ours.pass_on(1, descriptor, "10.0.0.1:1", b"x" * 5_000_000)  # more than the socket between them takes
+            ours.pass_on(1, descriptor, "10.0.0.1:1", (), b"x" * 5_000_000)  # more than the socket between them takes
             ours.close()
             assert await is_closed(client)
             assert taken == []
@@ -372,14 +372,14 @@ def test_connections_are_refused_and_the_next_are_passed_when_a_worker_was_away(
             os.rename(handover.handover_path(tmp_path, 1), tmp_path / "away")
             client, descriptor = a_client()
             stack.enter_context(client)
-            ours.pass_on(1, descriptor, "10.0.0.1:1", b"x")
+            ours.pass_on(1, descriptor, "10.0.0.1:1", (), b"x")
             assert await is_closed(client)
             os.rename(tmp_path / "away", handover.handover_path(tmp_path, 1))
             client, descriptor = a_client()
             stack.enter_context(client)
-            ours.pass_on(1, descriptor, "10.0.0.2:1", b"y")
+            ours.pass_on(1, descriptor, "10.0.0.2:1", (), b"y")
             await until(lambda: len(taken) == 1)
-            assert taken[0][1:] == ("10.0.0.2:1", b"y")
+            assert taken[0][1:] == ("10.0.0.2:1", (), b"y")
             assert (ours.passed, ours.refused, theirs.refused) == (1, 1, 0)
 
     run(main)
