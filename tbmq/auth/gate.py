@@ -163,7 +163,9 @@ class Gate:
         found = self._blocked.find(login.client_id, login.username, ip_of(login.peer), time.time())
         if found is None:
             return None
-        return Denied(f"blocked by {found.kind} {found.value!r}: {found.reason or 'no reason given'}", ReasonCode.BANNED)
+        return Denied(
+            f"blocked by {found.kind} {found.value!r}: {found.reason or 'no reason given'}", ReasonCode.BANNED
+        )
 
     def _denied(self, login: Login, denied: Denied) -> Denied:
         if len(self._failures) < MAX_FAILURES_PER_S or login.client_id in self._failures:

@@ -58,7 +58,11 @@ class Stream(asyncio.BufferedProtocol):
 
     def common_names(self) -> tuple[str, ...]:
         """Of the client's certificate, checked against `ca`, and its chain, its own first; empty: it showed none."""
-        return read_common_names(verified_chain(self._transport.get_extra_info("ssl_object")))
+        try:
+            return read_common_names(verified_chain(self._transport.get_extra_info("ssl_object")))
+        except ValueError as error:  # OpenSSL took it, our reader does not: a certificate that names nobody
+            log.warning("%s: the client's certificate cannot be read: %s", self.peer, error)
+            return ("",)
 
     # --- called by uvloop --------------------------------------------------------------------------------------------
 

@@ -50,6 +50,10 @@ def build_context(settings: TlsListener, alpn: str) -> ssl.SSLContext:
         _load_verify_locations(context, settings.ca, "certificates of authorities")
         # Without a certificate a client can still prove itself in CONNECT; one that it shows must be right.
         context.verify_mode = ssl.CERT_REQUIRED if settings.requires_client_certificate else ssl.CERT_OPTIONAL
+        # A resumed session would skip the check of the certificate: what was revoked or has expired since, and the
+        # names of its chain, which OpenSSL keeps only for the handshake that verified it.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
     if settings.crl is not None:
         _load_verify_locations(context, settings.crl, "a list of revoked certificates")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -58,13 +62,15 @@ def build_context(settings: TlsListener, alpn: str) -> ssl.SSLContext:
 
 def verified_chain(tls: ssl.SSLObject | None) -> list[bytes]:
     """The certificates of the other side, DER, its own first; empty without TLS or without a certificate. From Python
-    3.13 on the standard library tells them; before, only the module beneath it does."""
-    if tls is None or tls.getpeercert(binary_form=True) is None:
+    3.13 on the standard library tells them; before, only the module beneath it does. Of a session that was resumed by
+    its id, which TLS 1.2 can do, only the client's own certificate is known."""
+    own = None if tls is None else tls.getpeercert(binary_form=True)
+    if tls is None or own is None:
         return []
     if sys.version_info >= (3, 13):
-        return tls.get_verified_chain()
-    certificates = tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]
-    return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in certificates]
+        return tls.get_verified_chain() or [own]
+    certificates = tls._sslobj.get_verified_chain() or []  # type: ignore[attr-defined]
+    return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in certificates] or [own]
 
 
 def _check_readable(path: Path) -> None:

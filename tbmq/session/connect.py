@@ -203,13 +203,23 @@ class Connector:
     def _authorise_will(self, packet: Connect, rules: Rules) -> None:
         if packet.will is None:
             return
-        if packet.will.topic.startswith("$SYS/") or not rules.may_publish(packet.will.topic):
+        if f"{packet.will.topic}/".startswith("$SYS/") or not rules.may_publish(packet.will.topic):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
 
     def _authorise_take_over(self, client_id: str, principal: Principal) -> None:
-        """A session belongs to who made it; one that was made while everybody could enter, to whoever logs in first."""
+        """A session belongs to who made it; one that was made while everybody could enter, to whoever logs in first. While
+        everybody may enter, nobody can be told from anybody else."""
         client = self._clients.get(client_id)
-        if client is not None and client.principal.name not in (principal.name, ANONYMOUS.principal.name):
+        anonymous = ANONYMOUS.principal.name
+        if (
+            client is not None
+            and client.principal.name != principal.name
+            and anonymous
+            not in (
+                principal.name,
+                client.principal.name,
+            )
+        ):
             raise Refused(ReasonCode.NOT_AUTHORIZED, "this client id belongs to somebody else")
 
     def _set_login_timer(self, client: Client, expires_at: float | None) -> None:

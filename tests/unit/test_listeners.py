@@ -79,7 +79,9 @@ class Accepted:
             if self.listener is not None:
                 self.listener.leave(self.peer)
 
-    def __call__(self, descriptor: int, peer: str, initial: bytes = b"") -> Connection:
+    def __call__(
+        self, descriptor: int, peer: str, common_names: tuple[str, ...] = (), initial: bytes = b""
+    ) -> Connection:
         self.connections.append(Accepted.Connection(descriptor, peer, initial))
         return self.connections[-1]
 
@@ -296,7 +298,7 @@ def two_workers(folder: Path):
     finally:
         ours.close()
         theirs.close()
-        for descriptor, _, _ in taken:
+        for descriptor, *_ in taken:
             os.close(descriptor)
 
 
@@ -319,11 +321,11 @@ def test_bytes_of_every_size_arrive_with_their_connection_when_it_is_passed_on(t
                 clients.append(stack.enter_context(client))
                 ours.pass_on(1, descriptor, f"10.0.0.{n}:1", ("cn",), os.urandom(1) * size)
             await until(lambda: len(taken) == len(sizes))
-            assert [(peer, len(data)) for _, peer, data in taken] == [
-                (f"10.0.0.{n}:1", size) for n, size in enumerate(sizes)
+            assert [(peer, names, len(data)) for _, peer, names, data in taken] == [
+                (f"10.0.0.{n}:1", ("cn",), size) for n, size in enumerate(sizes)
             ]
-            assert all(len(set(data)) <= 1 for _, _, data in taken)
-            for n, (descriptor, _, _) in enumerate(taken):  # each descriptor is that of its client
+            assert all(len(set(data)) <= 1 for *_, data in taken)
+            for n, (descriptor, *_) in enumerate(taken):  # each descriptor is that of its client
                 os.write(descriptor, b"%d" % n)
                 assert clients[n].recv(10) == b"%d" % n
             assert (ours.passed, ours.refused) == (len(sizes), 0)
@@ -346,7 +348,7 @@ def test_connections_are_refused_when_too_much_waits_for_a_busy_worker(tmp_path,
             refused = clients[-ours.refused :]
             assert all([await is_closed(client) for client in refused])
             await until(lambda: len(taken) == 5 - ours.refused)
-            assert all(len(data) == 1_000_000 for _, _, data in taken)
+            assert all(len(data) == 1_000_000 for *_, data in taken)
 
     run(main)
 
