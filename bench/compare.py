@@ -4,7 +4,7 @@ For each row of the table every broker gets a run in turn, and the turns are rep
 while disturbs all of them. A broker is started anew for each run. The table shows medians; a row is met when our
 broker's medians are what is asked of them, most of it against Mosquitto's in the same row.
 
-`--extra` adds what only our broker is asked for: see bench/compare_extra.py.
+`--extra` adds what only our broker is asked for: see bench/py.
 
 Exit codes: 0 all rows are met; 1 a row is not met or has no figures; 2 wrong arguments, or a broker is missing.
 docs/benchmarking.md has the configurations used and what the figures mean.
@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from bench import compare_extra
 from bench.compare_brokers import BrokerError, BrokerKind, known_brokers, other_broker, running
-from bench.compare_extra import Extra, Setup, Values, extras
+from bench.compare_extra import extras
+from bench.compare_setup import Extra, Setup, Values, as_json, medians
 from bench.results import run_facts
 from tbmq.loadgen import BenchError, Options, Result, Scenario, run
 from tbmq.loadgen.report import duration
@@ -283,10 +283,10 @@ def show_extra(chosen: Sequence[Extra], found: dict[str, list[Values]], console:
             table.add_row(extra.title, "no figures", extra.required, "?")
             is_all_met = False
             continue
-        medians = compare_extra.medians(runs)
-        is_met = extra.is_met(medians)
+        values = medians(runs)
+        is_met = extra.is_met(values)
         is_all_met &= is_met
-        table.add_row(extra.title, extra.shown.format(**medians), extra.required, "yes" if is_met else "NO")
+        table.add_row(extra.title, extra.shown.format(**values), extra.required, "yes" if is_met else "NO")
     console.print(table)
     return is_all_met
 
@@ -361,7 +361,7 @@ def main(argv: Sequence[str]) -> int:
             "cores": {"broker": wanted.broker_core, "generator": wanted.generator_core},
             "met": is_all_met,
             "rows": _as_json(results, found),
-            "extra": [compare_extra.as_json(one, more[one.name]) for one in wanted.chosen_extra if one.name in more],
+            "extra": [as_json(one, more[one.name]) for one in wanted.chosen_extra if one.name in more],
         }
         wanted.json.write_text(json.dumps(content, indent=2) + "\n")
     return 0 if is_all_met else 1

@@ -4,6 +4,7 @@
     handover         two workers: connects per second and core, half of them handed over
     large            1 MB payloads: bytes through the broker, in units of memcpy measured right before
     subs             1,000,000 subscriptions: how much memory grows
+    rules, logins, storm   see compare_auth
 
 A client lives on worker `crc32(id) % 2`. The ids of a run end in its connection's number, subscribers after publishers,
 and a checksum is linear: whether a pair is on one worker depends on the number of pairs alone. 50 pairs are all on
@@ -14,19 +15,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import statistics
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from bench.compare_auth import measure_logins, measure_rules, measure_storm
 from bench.compare_brokers import BrokerError, our_broker, running
+from bench.compare_setup import Extra, Setup, Values
 from tbmq.loadgen import Options, Scenario, run
 from tbmq.loadgen.broker import BrokerProcesses
-from tbmq.loadgen.runner import Observer
 from tests.helpers.client import Client
 
 CROSSING_PAIRS, LOCAL_PAIRS = 50, 40
@@ -36,34 +36,7 @@ COPIED_BYTES = 256_000_000  # far more than any cache holds
 FORK_S = 10.0
 
 MAX_CROSS, MIN_CONNECTS, MAX_COPIES, MAX_SUBSCRIPTIONS_BYTES = 2.5, 10_000, 6.0, 400_000_000
-
-Values = dict[str, float]  # what one run measured, by name
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    seconds: float
-    warmup_s: float
-    broker_core: int
-    generator_core: int
-    observe: Observer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    name: str
-    title: str
-    measure: Callable[[Setup], Values]
-    judged: str  # which of the values
-    limit: float
-    is_least: bool  # the limit is the least that is asked, else the most
-    required: str
-    shown: str  # how the medians are told
-    is_once: bool = False  # nothing in it varies: one run tells all
-
-    def is_met(self, medians: Values) -> bool:
-        value = medians[self.judged]
-        return value >= self.limit if self.is_least else value <= self.limit
+MAX_RULES, MIN_LOGINS, MAX_STORM_MS = 1.03, 2_000, 50.0
 
 
 def extras() -> list[Extra]:
@@ -114,11 +87,37 @@ def extras() -> list[Extra]:
             "{megabytes:,.0f} MB, {each:,.0f} bytes each, {per_s:,.0f}/s",
             is_once=True,
         ),
+        Extra(
+            "rules",
+            "50 pairs, QoS 0, 20 rules per client",
+            measure_rules,
+            "times",
+            MAX_RULES,
+            False,
+            f"<= {MAX_RULES} x the CPU without",
+            "{open_us:.4f} µs open, {ruled_us:.4f} µs with rules: {times:.3f} x",
+        ),
+        Extra(
+            "logins",
+            "logins with user name and password, warm",
+            measure_logins,
+            "per_core_s",
+            MIN_LOGINS,
+            True,
+            f">= {MIN_LOGINS:,}/s and core",
+            "{per_core_s:,.0f}/s and core ({per_s:,.0f}/s, {cpu_us:.1f} µs each)",
+        ),
+        Extra(
+            "storm",
+            "2,000 msg/s while 5,000 wrong passwords come",
+            measure_storm,
+            "p99_ms",
+            MAX_STORM_MS,
+            False,
+            f"p99 < {MAX_STORM_MS:.0f} ms",
+            "p99 {p99_ms:.1f} ms; {refused:,.0f} logins refused meanwhile",
+        ),
     ]
-
-
-def medians(runs: Sequence[Values]) -> Values:
-    return {name: statistics.median(one[name] for one in runs) for name in runs[0]}
 
 
 # --- two workers ----------------------------------------------------------------------------------------------------
@@ -247,8 +246,3 @@ def topic_filter(number: int) -> str:
     """All different; every fourth ends in a wildcard."""
     last = ("temperature", "state", "alarm", "+")[number % 4]
     return f"site/{number // 10_000}/device/{number // 4 % 2_500:04}/{last}"
-
-
-def as_json(extra: Extra, runs: Sequence[Values]) -> dict[str, Any]:
-    found = medians(runs)
-    return {"row": extra.name, "medians": found, "met": extra.is_met(found), "runs": list(runs)}

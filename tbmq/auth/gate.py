@@ -10,8 +10,8 @@
                             blocked clients: indexed anew, then `blocked_changed`
 
 It fails closed: a provider that is switched on and cannot be built denies everybody whom it is asked about; when its
-settings go wrong later, its last good ones stay in force. A login that was under way while credentials changed is judged
-again, as it may have been let in by what is no more. Failures are collected and written once a second.
+settings go wrong later, its last good ones stay in force. A login that was under way while credentials changed is
+judged again, as it may have been let in by what is no more. Failures are collected and written once a second.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tbmq.auth.basic import BasicProvider
+from tbmq.auth.batching import BatchedLookup
 from tbmq.auth.blocked import BlockedClients
 from tbmq.auth.chain import Chain
 from tbmq.auth.flapping import Flapping
@@ -117,7 +118,7 @@ class Gate:
 
     async def open(self, store: EntityStore) -> None:
         self._store = store
-        self._lookup = CachedLookup(store.lookup)
+        self._lookup = CachedLookup(BatchedLookup(store.lookup))
         version = await store.changes.version()
         self._disguise = bytes.fromhex(str(await store.settings.get(DISGUISE, "")))
         await self._read_providers()

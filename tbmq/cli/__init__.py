@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import tbmq
-from tbmq.cli import bench, blocked, config, credentials, provider, user
+from tbmq.cli import acl, bench, blocked, config, credentials, provider, user
 from tbmq.cli.options import ConfigFile, Overrides, exit_when_refused
 from tbmq.config import load
 
@@ -26,6 +26,7 @@ app.add_typer(user.app, name="user")
 app.add_typer(credentials.app, name="credentials")
 app.add_typer(provider.app, name="provider")
 app.add_typer(blocked.app, name="blocked")
+app.add_typer(acl.app, name="acl")
 app.command("bench")(bench.bench)
 
 

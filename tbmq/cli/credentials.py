@@ -1,6 +1,8 @@
 """`tbmq credentials`: what MQTT clients must show, and what they may do."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -186,6 +188,54 @@ def show(name: Name, as_json: AsJson = False, config_file: ConfigFile = None, ov
         for text in value if isinstance(value, list) else [value]:
             typer.echo(f"{key:15}{printable(str(text))}")
             key = ""
+
+
+@app.command(cls=RuleCommand)
+def rules(name: Name, rules: RuleOptions = None, config_file: ConfigFile = None, overrides: Overrides = None) -> None:
+    """Replace the rules; clients that are connected are judged by the new ones at once. None: everything is allowed."""
+    try:
+        parsed = parse_rules(rules)
+    except ValueError as error:
+        raise fail(str(error)) from None
+    credentials = in_store(
+        config_file, overrides, lambda store: _replace(store, name, lambda old: replace(old, rules=parsed))
+    )
+    typer.echo(f"Rules of {name!r}, the first that applies decides:")
+    for rule in credentials.rules:
+        typer.echo(f"  {rule_text(rule)}")
+
+
+@app.command()
+def passwd(
+    name: Name, password_file: PasswordFile = None, config_file: ConfigFile = None, overrides: Overrides = None
+) -> None:
+    """Replace the password; clients that are connected with the old one are disconnected, their sessions stay."""
+    from tbmq.auth.passwords import hash_password
+    from tbmq.auth.scram import make_keys
+
+    password = read_password(password_file, "the new password")
+    iterations = _scram_iterations(config_file, overrides)
+
+    def change(old: Credentials) -> Credentials:
+        match old.proof:
+            case BasicProof():
+                return replace(old, proof=replace(old.proof, password_hash=hash_password(password)))
+            case ScramProof(_, keys):
+                made = tuple(make_keys(password, one.mechanism, iterations) for one in keys)
+                return replace(old, proof=replace(old.proof, keys=made))
+        raise fail(f"{name!r} asks for a certificate, not for a password")
+
+    in_store(config_file, overrides, lambda store: _replace(store, name, change))
+    typer.echo(f"{name!r} has a new password.")
+
+
+async def _replace(store: EntityStore, name: str, change: Callable[[Credentials], Credentials]) -> Credentials:
+    old = await store.credentials.find(name)
+    if old is None:
+        raise fail(f"there are no credentials {name!r}")
+    new = change(old)
+    await store.credentials.replace(new)
+    return new
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from tbmq.auth.model import ALLOW_ALL, Action, Effect, PatternKind, Rule
+from tbmq.auth.rules import check_rule
 from tbmq.storage.entities import InvalidEntity, check_rules
 
 OPTIONS = {
@@ -62,6 +63,7 @@ def parse_rule(text: str) -> Rule:
     effect, kind = OPTIONS[option]
     rule = Rule(effect, Action(action), kind, pattern)
     check_rules([rule])
+    check_rule(rule)
     return rule
 
 

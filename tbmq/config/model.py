@@ -274,8 +274,7 @@ class Auth(Section):
     flapping_max_disconnects: int = Field(
         default=0,
         ge=0,
-        description="A client that disconnects more often than this within flapping_window_s is blocked for a while; "
-        "0: never.",
+        description="A client that disconnects so often within flapping_window_s is blocked for a while; 0: never.",
     )
     flapping_window_s: int = Field(default=60, ge=1, le=86_400, description="See flapping_max_disconnects.")
     flapping_block_s: int = Field(default=300, ge=1, le=31_536_000, description="How long it stays blocked.")

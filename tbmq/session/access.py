@@ -84,7 +84,7 @@ class Access:
             if connection is None:
                 continue
             if self._gate.find_blocked(Login(client.client_id, client.username, peer=connection.peer)) is not None:
-                self._disconnect(client, ReasonCode.BANNED, "it is blocked")
+                self._disconnect(client, ReasonCode.ADMINISTRATIVE_ACTION, "it is blocked")
 
     def _disconnect(self, client: Client, reason_code: ReasonCode, reason: str) -> None:
         connection = client.connection

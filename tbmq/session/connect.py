@@ -207,19 +207,11 @@ class Connector:
             raise Refused(ReasonCode.NOT_AUTHORIZED, "the will's topic is not allowed")
 
     def _authorise_take_over(self, client_id: str, principal: Principal) -> None:
-        """A session belongs to who made it; one that was made while everybody could enter, to whoever logs in first. While
-        everybody may enter, nobody can be told from anybody else."""
+        """A session belongs to who made it; one that was made while everybody could enter, to whoever logs in first.
+        While everybody may enter, nobody can be told from anybody else."""
         client = self._clients.get(client_id)
-        anonymous = ANONYMOUS.principal.name
-        if (
-            client is not None
-            and client.principal.name != principal.name
-            and anonymous
-            not in (
-                principal.name,
-                client.principal.name,
-            )
-        ):
+        names = {principal.name} if client is None else {principal.name, client.principal.name}
+        if len(names) > 1 and ANONYMOUS.principal.name not in names:
             raise Refused(ReasonCode.NOT_AUTHORIZED, "this client id belongs to somebody else")
 
     def _set_login_timer(self, client: Client, expires_at: float | None) -> None:

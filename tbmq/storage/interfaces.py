@@ -100,6 +100,9 @@ class CredentialsLookup(Protocol):
         """All whose proof may be asked of this client, the most specific first: for client id and user name, for the
         client id, for the user name. At most three; passwords are the caller's to check."""
 
+    async def find_basic_many(self, logins: Sequence[tuple[str, str | None]]) -> list[list[Credentials]]:
+        """The same for many clients, at the price of one; at most `BULK` of them."""
+
     async def find_x509(self, common_names: Sequence[str]) -> list[Credentials]:
         """All that match these names, the client's own first and then up its chain. Exact ones come before patterns,
         then the client's own name before those of the chain, then by name of the credentials."""

@@ -206,6 +206,31 @@ def test_credentials_are_removed_once(run, refused):
     assert run("credentials", "list") == "There are no credentials.\n"
 
 
+def test_password_and_rules_of_credentials_are_replaced_and_nothing_else(run, refused):
+    run("credentials", "add", "n", "--username", "u", "--password-file", "-", input="old\n")
+    before = find("n")
+    run("credentials", "passwd", "n", "--password-file", "-", input="new\n")
+    assert verify_password(find("n").proof.password_hash, b"new")
+    shown = run("credentials", "rules", "n", "--deny", "all:secret/#", "--allow", "publish:#")
+    assert shown.splitlines()[1:] == ["  deny all:secret/#", "  allow publish:#"]
+    after = find("n")
+    assert (after.id, after.proof.username, after.client_type) == (before.id, "u", before.client_type)
+    assert [rule.pattern for rule in after.rules] == ["secret/#", "#"]
+    assert refused("credentials", "rules", "n", "--allow", "all:$share/g/t")[0] == 1
+    assert refused("credentials", "rules", "nobody", "--allow", "all:t") == (1, "there are no credentials 'nobody'\n")
+
+
+def test_keys_of_scram_are_made_anew_with_a_new_password(run, refused):
+    run("credentials", "add", "s", "--kind", "scram", "--username", "u", "--password-file", "-", input="old\n")
+    before = find("s").proof
+    run("credentials", "passwd", "s", "--password-file", "-", input="new\n")
+    after = find("s").proof
+    assert [one.mechanism for one in after.keys] == [one.mechanism for one in before.keys]
+    assert all(new.stored_key != old.stored_key for new, old in zip(after.keys, before.keys, strict=True))
+    run("credentials", "add", "x", "--kind", "x509", "--common-name", "cn")
+    assert refused("credentials", "passwd", "x", "--password-file", "-", input="new\n")[0] == 1
+
+
 @pytest.mark.parametrize("text", [f"{name} {action}:a:b/${{cn}}" for name in OPTIONS for action in ("all", "publish")])
 def test_text_of_a_rule_is_read_back(text):
     if "regex" in text:

@@ -86,8 +86,12 @@ class SqlCredentials:
     # --- for a CONNECT
 
     async def find_basic(self, client_id: str, username: str | None) -> list[Credentials]:
-        proofs = [BasicProof(client_id, username), BasicProof(client_id), BasicProof(None, username)]
-        return await self._find_proofs(proofs if username is not None else [BasicProof(client_id)])
+        return (await self.find_basic_many([(client_id, username)]))[0]
+
+    async def find_basic_many(self, logins: Sequence[tuple[str, str | None]]) -> list[list[Credentials]]:
+        keys = [[_match_key(proof) for proof in _basic_proofs(*login)] for login in logins]
+        found = await self._find_by_key(list({key for wanted in keys for key in wanted}))
+        return [[found[key] for key in wanted if key in found] for wanted in keys]
 
     async def find_x509(self, common_names: Sequence[str]) -> list[Credentials]:
         if not common_names:
@@ -114,12 +118,22 @@ class SqlCredentials:
     async def _find_proofs(self, proofs: Sequence[Proof]) -> list[Credentials]:
         """Those that ask for exactly one of these, in the order given."""
         keys = list(dict.fromkeys(map(_match_key, proofs)))
-        found = {_match_key(item.proof): item for item in await self._find(credentials.c.match_key.in_(keys))}
+        found = await self._find_by_key(keys)
         return [found[key] for key in keys if key in found]
+
+    async def _find_by_key(self, keys: list[str]) -> dict[str, Credentials]:
+        return {_match_key(item.proof): item for item in await self._find(credentials.c.match_key.in_(keys))}
 
     async def _find(self, condition: sa.ColumnElement[bool]) -> list[Credentials]:
         async with self._database.read() as connection:
             return await _select(connection, condition)
+
+
+def _basic_proofs(client_id: str, username: str | None) -> list[BasicProof]:
+    """What this client may be asked for, the most specific first."""
+    if username is None:
+        return [BasicProof(client_id)]
+    return [BasicProof(client_id, username), BasicProof(client_id), BasicProof(None, username)]
 
 
 async def _select(connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> list[Credentials]:
