@@ -30,6 +30,7 @@ cdef class Connection:
     cdef uint8_t* pending                # start of a packet that is not complete
     cdef size_t pending_size
     cdef size_t pending_capacity
+    cdef bint stopped_early              # `pending` may hold whole packets that were not handled
     cdef bint has_room                   # in engine.roomy: keeps `pending` for the next large packet
     cdef bint used_room                  # since the last tick
     cdef char** alias_in                 # topics by alias, each with its length in front; NULL until used
@@ -59,7 +60,8 @@ cdef class Connection:
     # flow
     cdef bint congested                  # output over high water: publishers wait
     cdef bint slow                       # has been congested for too long: publishers do not wait
-    cdef int64_t congested_since_ms
+    cdef int64_t congested_since_ms      # or since it was last found to keep up
+    cdef size_t taken_bytes              # since then
     cdef list waiters                    # connections that wait for this one
     cdef bint paused                     # waits for a congested subscriber: not read
     # timers

@@ -85,8 +85,10 @@ cdef void serve(Engine engine, Connection connection) noexcept:
     if connection.held_count > MAX_HELD_ACKS:
         connection.readable = True
         return
-    if connection.pending_size and not connection.transport is None:
+    if connection.pending_size and (connection.transport is not None or connection.stopped_early):
         take_input(engine, connection, NULL, 0)
+        if not connection.open or connection.suspended or connection.throttled:
+            return  # what is held is enough: the rest stays in the socket
     if connection.fd < 0:
         if connection.hung_up:
             lose(engine, connection)
@@ -238,6 +240,7 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
     if connection.kind != CLIENT:
         return handle_frames(engine, connection, data, size)
     run.count = 0
+    connection.stopped_early = False
     while connection.open and not connection.suspended:
         code = read_header(
             data + used, size - used, connection.level, FROM_CLIENT, connection.limits.max_packet_bytes, &header,
@@ -274,6 +277,7 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
             violate(engine, connection, code, body.fault)
     if run.count:
         end_run(engine, connection, &run)
+    connection.stopped_early = connection.suspended or connection.throttled
     return used
 
 

@@ -6,9 +6,11 @@
 # A connection has a buffer only while something waits; drained buffers go back to the engine's pool, so idle connections
 # cost nothing and busy ones do not allocate.
 #
-# Congestion: READY --output or queue over its mark, and sending did not help--> CONGESTED --for slow_after_ms--> SLOW
+# Congestion: READY --output or queue over its mark, and sending did not help--> CONGESTED --too slow for it--> SLOW
 #             While CONGESTED the publishers that feed it are not read. While SLOW they are: its QoS 0 is dropped, and of
-#             its queue the oldest. Back to READY when output and queue are low again.
+#             its queue the oldest. Back to READY when output and queue are low again. Too slow is who has not taken
+#             high_water_bytes in slow_after_ms: a busy client that keeps up with that holds its publishers, and loses
+#             nothing.
 
 
 cdef void read_clocks(Engine engine) noexcept:
@@ -135,6 +137,7 @@ cdef void flush(Engine engine, Connection connection) noexcept:
             waiting = waiting_bytes(connection)
         if sent:
             connection.unsent_acks = 0
+            connection.taken_bytes += sent
             engine.counters.bytes_out += sent
         connection.out_start += sent
         if <size_t>sent < waiting:  # a transport may have said so itself, from inside write()
@@ -182,6 +185,7 @@ cdef void check_congestion(Engine engine, Connection subscriber) noexcept:
     if not subscriber.congested:
         subscriber.congested = True
         subscriber.congested_since_ms = engine.now_ms
+        subscriber.taken_bytes = 0
         engine.congested.append(subscriber)
     publisher = engine.publisher
     if publisher is None or subscriber.slow or publisher.paused or publisher is subscriber or not publisher.open:
@@ -233,7 +237,14 @@ cdef void judge_congested(Engine engine) noexcept:
     cdef Connection subscriber
     for item in list(engine.congested):
         subscriber = <Connection>item
-        if subscriber.kind == CLIENT and not subscriber.slow and engine.now_ms - subscriber.congested_since_ms >= engine.settings.slow_after_ms:
+        if subscriber.kind != CLIENT or subscriber.slow:
+            continue
+        if engine.now_ms - subscriber.congested_since_ms < engine.settings.slow_after_ms:
+            continue
+        if subscriber.taken_bytes >= engine.settings.high_water_bytes:
+            subscriber.congested_since_ms = engine.now_ms
+            subscriber.taken_bytes = 0
+        else:
             subscriber.slow = True
             release_waiters(engine, subscriber)
 
@@ -363,6 +374,8 @@ cdef void turn_wheel(Engine engine) noexcept:
         for item in slot:
             connection = <Connection>item
             connection.wheel_s = -1
+            if connection.paused or connection.throttled or connection.suspended:
+                connection.last_seen_ms = engine.now_ms  # it may have spoken: we did not listen
             if next_deadline_ms(connection) > engine.now_ms:
                 arm(engine, connection)
             elif not connection.open:
