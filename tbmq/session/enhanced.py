@@ -30,6 +30,12 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 Admit = Callable[["Connection", Connect, Login, Granted, Properties], None]
 Refuse = Callable[["Connection", int, ReasonCode, str], None]
 
+WHEN_CONNECTED = {
+    ReasonCode.BANNED: ReasonCode.ADMINISTRATIVE_ACTION,
+    ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,
+}
+"""CONNACK knows these reasons, DISCONNECT does not."""
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -185,6 +191,8 @@ class Exchanges:
     ) -> None:
         self.forget(connection)
         if connection.is_open:
+            if exchange.connect is None:
+                code = WHEN_CONNECTED.get(code, code)
             self._refuse(connection, exchange.login, exchange.connect, code, reason)
 
     def _refuse(

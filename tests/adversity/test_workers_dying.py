@@ -379,10 +379,6 @@ def expect_pings(client, pings):
         client.take(Pingresp)
 
 
-not_read = pytest.mark.xfail(strict=True, reason="the keep-alive runs on while a connection is paused or suspended")
-
-
-@not_read
 def test_a_publisher_that_waits_for_a_worker_is_not_taken_for_dead(node):
     """It is not read while it waits, and its keep-alive is a second."""
     publisher, there = node.make(0, keep_alive_s=1), node.make(BAD)
@@ -397,7 +393,6 @@ def test_a_publisher_that_waits_for_a_worker_is_not_taken_for_dead(node):
         there.expect(Publish)
 
 
-@not_read
 def test_a_subscriber_that_waits_for_its_suback_is_not_taken_for_dead(node):
     subscriber = node.make(0, keep_alive_s=1)
     node.stop_worker()

@@ -174,6 +174,16 @@ class Secured:
         connect(client, **fields)
         return client
 
+    def wait_for_changes(self, worker: int | None = None) -> None:
+        """Until this worker, or each, has taken up all that was changed before: credentials that are made and removed
+        now end a client of it."""
+        for number in range(self.broker.workers) if worker is None else [worker]:
+            witness = self.client(worker=number)
+            name = self.entities.add_basic(client_id=witness.client_id)
+            witness.connect()
+            self.entities.remove(name)
+            witness.expect_disconnect(0x87, BITES_S)
+
     def close_clients(self) -> None:
         for client in self.made:
             client.close()

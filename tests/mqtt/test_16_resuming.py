@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tbmq.packets import Connack, Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tbmq.protocol import MQTT_5
-from tests.helpers import Client, covers, each_level, is_mosquitto, run_broker
+from tests.helpers import Client, each_level, is_mosquitto, run_broker
 
 pytestmark = pytest.mark.skipif(is_mosquitto(), reason="the window is ours")
 MEBIBYTE = 1_048_576
@@ -103,7 +103,6 @@ def left_in_flight(make, topic, level, count, *, qos=1, size=0, **fields):
 # --- thousands of large ones ------------------------------------------------------------------------------------------
 
 
-@covers("MQTT-4.4.0-1", "MQTT-4.6.0-1", "MQTT-3.3.1-1", "MQTT-3.3.4-9")
 def test_a_smaller_receive_maximum_paces_what_is_sent_again(make, wide, topic):
     """2,000 messages of 20 KB, ten at a time; what is published meanwhile comes after them, and no copy is made."""
     subscriber, publisher, packet_ids = left_in_flight(make, topic, MQTT_5, 2_000, size=20_000)
@@ -227,7 +226,6 @@ def test_what_has_become_too_large_for_the_client_is_left_out_of_the_redelivery(
 # --- QoS 2 ------------------------------------------------------------------------------------------------------------
 
 
-@covers("MQTT-4.4.0-1", "MQTT-4.3.3-7")
 @pytest.mark.parametrize("quota", [3, 12, 1_000])
 def test_every_step_of_qos_2_is_repeated(make, topic, quota):
     """Of 40: five complete, ten released and not complete, 25 only sent. All count against Receive Maximum."""
