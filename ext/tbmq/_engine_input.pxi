@@ -77,7 +77,7 @@ cdef void serve(Engine engine, Connection connection) noexcept:
     if not connection.open:
         discard(engine, connection)
         return
-    if connection.suspended or ((connection.paused or connection.throttled) and not connection.hung_up):
+    if connection.suspended or connection.paused or (connection.throttled and not connection.hung_up):
         return
     if connection.kind == CLIENT and waiting_bytes(connection) > engine.settings.max_output_bytes:
         connection.readable = True  # it does not read our answers: nothing more is taken from it until it does
@@ -87,7 +87,7 @@ cdef void serve(Engine engine, Connection connection) noexcept:
         return
     if connection.pending_size and (connection.transport is not None or connection.stopped_early):
         take_input(engine, connection, NULL, 0)
-        if not connection.open or connection.suspended or connection.throttled:
+        if not connection.open or connection.suspended or connection.throttled or connection.paused:
             return  # what is held is enough: the rest stays in the socket
     if connection.fd < 0:
         if connection.hung_up:
@@ -239,32 +239,29 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
     cdef int packet_type
     if connection.kind != CLIENT:
         return handle_frames(engine, connection, data, size)
-    run.count = 0
-    connection.stopped_early = False
-    while connection.open and not connection.suspended:
+    run.count, run.size = 0, 0
+    while connection.open and not connection.suspended and not connection.paused:
         code = read_header(
             data + used, size - used, connection.level, FROM_CLIENT, connection.limits.max_packet_bytes, &header,
             &body.fault
         )
-        if code == NEED_MORE:
+        if code == NEED_MORE or (code == OK and size - used < header.size + <size_t>header.body_bytes):
+            break
+        body.at = data + used + header.size
+        body.end = body.at + header.body_bytes
+        packet_type = header.first >> 4
+        if code == OK and connection.meter != NULL and packet_type == PUBLISH and not connection.hung_up:
+            if not may_publish_now(engine, connection, header.size + header.body_bytes):
+                break
+        if code == OK and is_next_of_run(&run, &header, &body):
+            extend_run(&run, &header)
+            used += header.size + header.body_bytes
+            continue
+        if run.count and not end_run(engine, connection, &run):
             break
         if code == OK:
-            if size - used < header.size + <size_t>header.body_bytes:
-                break
-            packet_type = header.first >> 4
-            if connection.meter != NULL and packet_type == PUBLISH and not connection.hung_up:
-                if not may_publish_now(engine, connection, header.size + header.body_bytes):
-                    break
-            body.at = data + used + header.size
-            body.end = body.at + header.body_bytes
             used += header.size + header.body_bytes
             engine.counters.packets_in[packet_type] += 1
-            if is_next_of_run(&run, &header, &body):
-                extend_run(&run, &header)
-                engine.counters.messages_in[0] += 1
-                continue
-            if run.count:
-                end_run(engine, connection, &run)
             if connection.session is None or not PUBLISH <= packet_type <= PUBCOMP:
                 code = handle_other(engine, connection, &header, &body)
             elif packet_type == PUBLISH:
@@ -272,12 +269,11 @@ cdef size_t handle_packets(Engine engine, Connection connection, const uint8_t* 
             else:
                 code = handle_ack(engine, connection, <PacketType>packet_type, &body)
         if code != OK:
-            if run.count:
-                end_run(engine, connection, &run)
             violate(engine, connection, code, body.fault)
     if run.count:
         end_run(engine, connection, &run)
-    connection.stopped_early = connection.suspended or connection.throttled
+    used -= run.size  # what has to wait is handled again
+    connection.stopped_early = connection.suspended or connection.throttled or connection.paused
     return used
 
 

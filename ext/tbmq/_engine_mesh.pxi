@@ -238,7 +238,7 @@ cdef size_t handle_frames(Engine engine, Connection link, const uint8_t* data, s
     cdef uint32_t body_bytes = 0
     cdef uint64_t round_number = 0
     cdef const uint8_t* body
-    while link.open and size - used >= FRAME_BYTES:
+    while link.open and not link.paused and size - used >= FRAME_BYTES:
         memcpy(&body_bytes, data + used, 4)
         if size - used - FRAME_BYTES < body_bytes:
             break
@@ -255,6 +255,7 @@ cdef size_t handle_frames(Engine engine, Connection link, const uint8_t* data, s
             engine.handler.on_exception(link)
             end_connection(engine, link, False)
         used += FRAME_BYTES + body_bytes
+    link.stopped_early = link.paused
     return used
 
 

@@ -192,6 +192,11 @@ cdef void check_congestion(Engine engine, Connection subscriber) noexcept:
         return
     if publisher.kind != CLIENT and subscriber.kind != CLIENT:  # two workers must not wait for each other
         return
+    hold_publisher(engine, publisher, subscriber)
+
+
+cdef void hold_publisher(Engine engine, Connection publisher, Connection subscriber) noexcept:
+    """It is not read until the subscriber has taken what it has."""
     publisher.paused = True
     engine.counters.pauses += 1
     if publisher.transport is not None:

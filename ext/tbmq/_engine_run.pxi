@@ -11,7 +11,8 @@
 # To another worker a run travels as one frame, and is a run there.
 #
 # A run ends with the first packet that is not part of it, and before anything else happens: it never lives longer than
-# one call of handle_packets.
+# one call of handle_packets. While one of its subscribers is congested it is not delivered at all: its publisher waits,
+# and its packets are handled again later. So many publishers of one slow subscriber do not overrun it.
 
 cdef enum:
     PLAIN_PUBLISH = 0x30         # first byte: QoS 0, neither DUP nor RETAIN
@@ -70,8 +71,20 @@ cdef inline Span topic_of(const Run* run) noexcept:
     return Span(run.head + 2, run.head_bytes - 2 - run.is_v5)
 
 
-cdef void end_run(Engine engine, Connection connection, Run* run) noexcept:
-    """Delivers the run, and leaves none."""
+cdef bint end_run(Engine engine, Connection connection, Run* run) noexcept:
+    """Delivers the run, and leaves none. False: it has to wait, the connection is paused, and run.size tells how many bytes
+    have to be handled again."""
+    cdef Connection congested
+    if engine.congested:
+        congested = find_congested(engine, run)
+        if congested is not None and congested is not connection:
+            hold_publisher(engine, connection, congested)
+            engine.counters.packets_in[<int>PUBLISH] -= 1
+            engine.counters.messages_in[0] -= 1
+            run.count = 0
+            return False
+    engine.counters.packets_in[<int>PUBLISH] += run.count - 1  # the first was counted when it came
+    engine.counters.messages_in[0] += run.count - 1
     engine.publisher = connection
     deliver_run(engine, run)
     if engine.workers > 1:
@@ -79,7 +92,29 @@ cdef void end_run(Engine engine, Connection connection, Run* run) noexcept:
     if engine.groups.tree.n_shared:
         deliver_run_to_groups(engine, run)
     engine.publisher = None
-    run.count = 0
+    run.count, run.size = 0, 0
+    return True
+
+
+cdef Connection find_congested(Engine engine, const Run* run):
+    """A subscriber, or another worker, for which this run has to wait; None: nobody."""
+    cdef Span topic = topic_of(run)
+    cdef const Match* match = engine.subscriptions.find(topic.data, topic.size)
+    cdef Connection subscriber
+    cdef uint32_t i
+    if match != NULL:
+        for i in range(match.n_targets):
+            subscriber = (<Session>engine.sessions[match.targets[i].subscriber]).connection
+            if subscriber is not None and subscriber.congested and not subscriber.slow:
+                return subscriber
+    if engine.workers > 1:
+        match = engine.routes.find(topic.data, topic.size)
+        if match != NULL:
+            for i in range(match.n_targets):
+                subscriber = (<Peer>engine.peers[match.targets[i].subscriber]).link
+                if subscriber is not None and subscriber.congested:
+                    return subscriber
+    return None
 
 
 cdef void deliver_run(Engine engine, const Run* run) noexcept:
