@@ -215,6 +215,7 @@ cdef class Engine:
                   uint32_t slow_after_ms=1000, uint32_t max_inflight=1024, uint32_t receive_maximum=1024, bint strict=True,
                   uint32_t max_retained=1_000_000, uint32_t max_retained_payload_bytes=1_048_576,
                   uint64_t max_retained_total_bytes=1_073_741_824, dict rates=None):
+        self.epoll_fd = -1
         self.handler = handler
         self.settings = Settings(
             high_water_bytes, high_water_bytes // 4, max_output_bytes, slow_after_ms, max_inflight, receive_maximum,
@@ -253,8 +254,9 @@ cdef class Engine:
         for i in range(self.n_sessions):
             if self.sessions[i] != NULL:
                 Py_DECREF(<object>self.sessions[i])
-        for messages in self.waiting.values():
-            drop_waiting(messages)
+        if self.waiting is not None:  # else it was never whole
+            for messages in self.waiting.values():
+                drop_waiting(messages)
         free(self.sessions)
         for i in range(<uint32_t>POOL_CLASSES):
             while self.pool[i] != NULL:
@@ -354,7 +356,7 @@ cdef class Engine:
 
     def tick(self):
         """Once or twice a second: keep-alive, CONNECT deadlines, slow subscribers, lingering sockets."""
-        read_clocks(self)
+        run_rounds(self)  # what clients have said until now is heard before they are judged
         turn_wheel(self)
         judge_congested(self)
         release_throttled(self)

@@ -38,8 +38,10 @@ cdef class Connection:
     cdef public bint is_restricted       # what it publishes is judged topic by topic
     cdef Judged** judged                 # topics that were judged, see _engine_limits; NULL until used
     cdef uint32_t judged_slots
+    cdef uint32_t judged_bytes           # of their topics
     cdef Meter* meter                    # of its rates; NULL: none is limited
     cdef bint throttled                  # in engine.throttled: not read
+    cdef bint got_tokens                 # since it was there last
     cdef bint waits_for_tokens           # in engine.waiting_for_tokens
     cdef dict alias_out                  # topic -> alias that we have told the client
     cdef uint16_t alias_out_maximum

@@ -4,7 +4,8 @@
 # answer is kept with the connection in a table that is bounded, exact, and emptied when the rules change:
 #
 #   judged    slot = checksum of the topic & (slots - 1);  slot -> Judged: answer, length, text; or NULL
-#             doubles from 8 to MAX_JUDGED slots while topics collide; then a newcomer displaces the one in its slot
+#             doubles from 8 to MAX_JUDGED slots while topics collide; then a newcomer displaces the one in its slot;
+#             emptied when its topics have more than MAX_JUDGED_BYTES
 #
 # Rates. A Rate is what TBMQ writes as "100:1,2000:60": up to MAX_WINDOWS token buckets, all of which must have a token. A
 # bucket holds at most its limit and refills evenly, so that in any stretch of t seconds at most limit + t * limit / seconds
@@ -15,6 +16,7 @@
 cdef enum:
     MIN_JUDGED = 8
     MAX_JUDGED = 1024
+    MAX_JUDGED_BYTES = 262_144
     MAX_WINDOWS = 4
 
 cdef struct Judged:
@@ -61,6 +63,8 @@ cdef void keep_judged(Connection connection, const Span* topic, uint32_t checksu
     """Without memory it is not kept, and the next time asked again."""
     cdef Judged* judged
     cdef Judged** slot
+    if connection.judged_bytes + topic.size > MAX_JUDGED_BYTES:
+        forget_judged(connection)
     if connection.judged == NULL:
         connection.judged = <Judged**>calloc(MIN_JUDGED, sizeof(Judged*))
         if connection.judged == NULL:
@@ -77,8 +81,11 @@ cdef void keep_judged(Connection connection, const Span* topic, uint32_t checksu
         judged.code, judged.size = code, <uint16_t>topic.size
         memcpy(judged.topic, topic.data, topic.size)
         slot = &connection.judged[checksum & (connection.judged_slots - 1)]
-        free(slot[0])
+        if slot[0] != NULL:
+            connection.judged_bytes -= slot[0].size
+            free(slot[0])
         slot[0] = judged
+        connection.judged_bytes += topic.size
 
 
 cdef bint double_judged(Connection connection) noexcept:
@@ -106,7 +113,7 @@ cdef void forget_judged(Connection connection) noexcept:
             free(connection.judged[i])
         free(connection.judged)
         connection.judged = NULL
-        connection.judged_slots = 0
+        connection.judged_slots = connection.judged_bytes = 0
 
 
 # --- Rates ---------------------------------------------------------------------------------------------------------
@@ -172,6 +179,7 @@ cdef bint may_publish_now(Engine engine, Connection connection, uint32_t packet_
         take_tokens(&engine.rates[CLIENT_MESSAGES], &meter.messages, 1.0)
         take_tokens(&engine.rates[CLIENT_BYTES], &meter.size, packet_bytes)
         take_tokens(&engine.rates[TOTAL], &engine.total, 1.0)
+        connection.got_tokens = True
         return True
     engine.counters.throttles += 1
     connection.throttled = True
@@ -199,16 +207,17 @@ cdef void wait_for_tokens(Engine engine, Connection connection) noexcept:
 
 
 cdef void release_throttled(Engine engine) noexcept:
-    """At a tick: everybody tries again; who still has no token comes back here."""
+    """At a tick: everybody tries again, first those who got nothing at the last; who still has no token comes back."""
     cdef list throttled = engine.throttled
     cdef list waiting = engine.waiting_for_tokens
     cdef Connection connection
     if not throttled and not waiting:
         return
     engine.throttled, engine.waiting_for_tokens = [], []
-    for item in throttled:
+    hungry = [item for item in throttled if not (<Connection>item).got_tokens]
+    for item in hungry + [item for item in throttled if (<Connection>item).got_tokens]:
         connection = <Connection>item
-        connection.throttled = False
+        connection.throttled = connection.got_tokens = False
         if connection.open:
             connection.last_seen_ms = engine.now_ms  # it may have spoken: we did not listen
             if connection.transport is not None and not connection.suspended and not connection.paused:

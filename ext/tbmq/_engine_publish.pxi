@@ -185,10 +185,14 @@ cdef int handle_publish(Engine engine, Connection connection, const Header* head
         return refuse_publish(engine, connection, &view, 0x99)
     if view.topic.data[0] == c"$":
         code = judge_dollar_topic(engine, connection, &view.topic)
+        if not connection.open:
+            return OK
         if code != OK:
             return refuse_publish(engine, connection, &view, code)
     elif connection.is_restricted:
         code = judge_topic(engine, connection, &view.topic)
+        if not connection.open:  # the policy has closed it
+            return OK
         if code != OK:
             engine.counters.drops[DROP_NOT_AUTHORIZED] += 1
             return refuse_publish(engine, connection, &view, code)
