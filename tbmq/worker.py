@@ -130,7 +130,8 @@ class Worker:
             "client_bytes": parse_rate_limits(mqtt.client_bytes_rate_limit),
             "client_out": parse_rate_limits(mqtt.client_outgoing_rate_limit),
             "total": [
-                (limit / self._config.workers, seconds) for limit, seconds in parse_rate_limits(mqtt.total_rate_limit)
+                (max(limit / self._config.workers, 1), seconds)  # below 1 nothing would ever pass
+                for limit, seconds in parse_rate_limits(mqtt.total_rate_limit)
             ],
         }
 

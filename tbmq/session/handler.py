@@ -62,6 +62,8 @@ class Handler:
             if fault is not None:
                 self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, fault)
                 connection.close()
+        elif client is None and isinstance(packet, Disconnect):  # it gives up before it was let in
+            connection.close(flush=False)
         elif client is None:
             self.on_violation(connection, ReasonCode.PROTOCOL_ERROR, "a packet came before CONNACK")
             connection.close()
@@ -88,7 +90,9 @@ class Handler:
 
     def on_dollar_publish(self, connection: Connection, topic: bytes) -> int:
         """0 when a client may publish to this topic that starts with `$`."""
-        return ReasonCode.NOT_AUTHORIZED if topic.startswith(b"$SYS/") else self.on_first_publish(connection, topic)
+        if topic == b"$SYS" or topic.startswith(b"$SYS/"):
+            return ReasonCode.NOT_AUTHORIZED
+        return self.on_first_publish(connection, topic)
 
     def on_first_publish(self, connection: Connection, topic: bytes) -> int:
         """0 when the client's rules allow it; the engine remembers the answer."""

@@ -59,7 +59,7 @@ def private_pem(private_key) -> str:
 
 
 def claims(**others) -> dict:
-    return {"sub": "s", "exp": NOW + 60} | others
+    return {"sub": "s", "exp": NOW + 36_000} | others
 
 
 def part(value) -> str:
@@ -107,7 +107,7 @@ async def test_token_is_taken_when_it_is_signed_with_the_secret(algorithm):
     assert answer.principal.name == "jwt:s"
     assert answer.principal.client_type is ClientType.DEVICE
     assert answer.principal.rules == ALLOW_ALL
-    assert answer.expires_at == NOW + 60
+    assert answer.expires_at == NOW + 36_000
     assert is_refused(await ask(signed(claims(), algorithm, "t" * 64)))
 
 
@@ -278,11 +278,11 @@ async def test_token_is_taken_from_the_user_name_when_it_is_there():
         claims(exp=-5),
         claims(exp=None),
         claims(exp="tomorrow"),
-        claims(exp=str(NOW + 60)),
+        claims(exp=str(NOW + 36_000)),
         claims(exp=True),
-        claims(exp=[NOW + 60]),
+        claims(exp=[NOW + 36_000]),
         claims(exp=1e300),
-        claims(nbf=NOW + 60),
+        claims(nbf=NOW + 36_000),
         claims(nbf="now"),
         claims(sub=5),
         claims(sub={"a": 1}),
@@ -357,7 +357,7 @@ async def test_required_claims_must_fit_who_connects():
 
 @on_loop
 async def test_name_is_the_client_id_when_there_is_no_subject():
-    answer = await judge({"exp": NOW + 60})
+    answer = await judge({"exp": NOW + 36_000})
     assert isinstance(answer, Granted) and answer.principal.name == "jwt-client:c"
 
 

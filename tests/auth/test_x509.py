@@ -90,7 +90,7 @@ async def test_client_is_let_in_when_its_own_name_fits(tmp_path):
     async with provider_of(tmp_path, X509Proof("device-1")) as (provider, [credentials_id]):
         answer = await provider.authenticate(login(*names))
         assert who(answer) == credentials_id
-        assert answer.principal.name == f"x509:{credentials_id}"
+        assert answer.principal.name == "x509:device-1"
 
 
 @on_loop

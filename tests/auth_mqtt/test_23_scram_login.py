@@ -330,7 +330,6 @@ def test_password_alone_is_not_enough_when_credentials_are_for_scram(secured: Se
     secured.client().connect(username=username, password=b"right", code=0x86)
 
 
-@pytest.mark.xfail(reason="Handler answers DISCONNECT before CONNACK with CONNACK 0x82; MQTT 5, 4.12 allows it")
 def test_client_may_leave_when_the_exchange_is_under_way(secured: Secured, username):
     client = secured.client()
     scram_begin(client, username, "right", SHA_256)

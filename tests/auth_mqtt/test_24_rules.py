@@ -93,7 +93,6 @@ def test_is_denied_when_a_client_that_may_do_everything_publishes_below_sys(secu
     client.ping()
 
 
-@pytest.mark.xfail(reason="Handler.on_dollar_publish looks for $SYS/ only; `$SYS/#` has the topic `$SYS`, too")
 def test_is_denied_when_a_client_publishes_to_sys_itself(secured: Secured):
     assert secured.login().publish("$SYS", b"x", qos=1).reason_code == 0x87
 
