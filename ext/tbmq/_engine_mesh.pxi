@@ -281,7 +281,7 @@ cdef int handle_frame(
     elif kind == FRAME_REFUSED:
         if body_bytes < sizeof(Refusal):
             raise ValueError("a refusal is cut")
-        take_refusal(engine, round_number, <const Refusal*>body)
+        take_refusal(engine, <const Refusal*>body)
     elif kind == FRAME_CONFIRM:
         confirm(engine, link.peer_index, round_number)
     elif kind == FRAME_MESSAGE:
@@ -332,7 +332,7 @@ cdef void refuse_to_retain(Engine engine, Connection link, uint64_t round_number
         memcpy(out, &refusal, sizeof(Refusal))
 
 
-cdef void take_refusal(Engine engine, uint64_t round_number, const Refusal* body) noexcept:
+cdef void take_refusal(Engine engine, const Refusal* body) noexcept:
     """The ack of that message, which is still held, tells it to an MQTT 5 client."""
     cdef Refusal refusal
     cdef Connection publisher
@@ -346,7 +346,7 @@ cdef void take_refusal(Engine engine, uint64_t round_number, const Refusal* body
         return
     for i in range(publisher.held_count):
         ack = &publisher.held[i]
-        if ack.round == round_number and ack.packet_id == refusal.packet_id:
+        if ack.packet_id == refusal.packet_id:  # ids are not used again while their ack is held
             ack.code = <uint8_t>refusal.code
             if ack.packet == PUBREC:  # it ends here: no PUBREL will come
                 ids_remove(&publisher.session.received, refusal.packet_id)
