@@ -72,8 +72,8 @@ cdef enum:
     EVENTS = 256                 # sockets taken per epoll_wait
     READ_BYTES = 262_144         # most that is read from one socket in one go
     CARRY_BYTES = 65_536         # an incomplete packet below this is moved in front of the next read
-    GATHER_NS = 50_000           # with many clients and little from each: wait so long for more, see run_rounds
-    GATHER_EVENTS = 8            # when a round had fewer events than this
+    GATHER_NS = 100_000          # with many clients and little from each: wait so long for more, see run_rounds
+    GATHER_EVENTS = 16           # when a round had fewer events than this
     GATHER_CLIENTS = 64          # and there are so many connections
     GATHER_GAP_NS = 100_000      # and rounds follow each other faster than this
     ROUND_NS = 2_000_000         # after this long in one run() the loop gets its turn
