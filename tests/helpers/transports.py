@@ -190,6 +190,14 @@ class Transports:
         self.made.append(TransportClient(("127.0.0.1", self.ports[kind]), client_id, kind=kind, **more))
         return self.made[-1]
 
+    def assert_serving(self) -> None:
+        """Its clients are gone, the broker is well, and a plain client is answered."""
+        self.close_clients()
+        self.broker.assert_healthy()
+        client = Client(self.broker.address, "after-the-test")
+        client.connect()
+        client.disconnect()
+
     def close_clients(self) -> None:
         for client in self.made:
             client.close()

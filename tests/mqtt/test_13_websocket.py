@@ -56,11 +56,7 @@ def brokers_stay_healthy(request: pytest.FixtureRequest) -> Iterator[None]:
     setups: list[Transports] = [request.getfixturevalue(name) for name in names]
     yield
     for used in setups:
-        used.close_clients()
-        used.broker.assert_healthy()
-        client = Client(used.broker.address, "after-the-test")
-        client.connect()
-        client.disconnect()
+        used.assert_serving()
 
 
 # --- WebSocket -------------------------------------------------------------------------------------------------------
